@@ -46,6 +46,7 @@ class FakeDriver:
         self.registered = {}
         self.allocated = {}
         self.opened = Counter()
+        self.retained = Counter()
         self.failing = {}
         self.gates = {}
         self.calls = Counter()
@@ -67,6 +68,17 @@ class FakeDriver:
             yield
         finally:
             self._current.device = before
+
+    def retain_context(self, device):
+        self._count("retain_context", needs_context=False)
+        self.retained[device] += 1
+        if device not in self.active:
+            self.active.append(device)
+
+    def release_context(self, device):
+        self._count("release_context", needs_context=False)
+        assert self.retained[device], "it was not retained"
+        self.retained[device] -= 1
 
     def allow_captures(self):
         self._count("allow_captures", needs_context=False)

@@ -125,10 +125,21 @@ int cuDevicePrimaryCtxRetain(void **context, int number) {
     LEAVE(0);
 }
 
+/* What is registered, opened or allocated ends with its context; here, all contexts share it. */
+static void end_context(void) {
+    for (int at = 0; at < MOST; at++) {
+        registered[at].size = 0;
+        if (device[at].size == 0) continue;
+        if (!device[at].is_opened) shm_unlink(device[at].name);
+        munmap((void *)device[at].address, device[at].size);
+        device[at].size = 0;
+    }
+}
+
 int cuDevicePrimaryCtxRelease_v2(int number) {
     ENTER(0);
     if (retained[number] == 0) LEAVE(INVALID_CONTEXT);
-    retained[number]--;
+    if (--retained[number] == 0) end_context();
     LEAVE(0);
 }
 

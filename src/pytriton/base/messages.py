@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import itertools
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -30,6 +31,56 @@ class InferTensor(msgspec.Struct, gc=False):
     shape: tuple[int, ...]
     data: Any  # bytes, bytearray or memoryview
     strings: BytesWalk | None = None  # of a large BYTES tensor, after counting
+
+
+class DeviceBytes(bytes):
+    """Stands for bytes in the memory of a GPU, of which the server knows only how many they are.
+
+    Whoever reads it gets no bytes. Where they are is in `DeviceUse`.
+    """
+
+    size: int
+
+    @classmethod
+    def of_size(cls, size: int) -> DeviceBytes:
+        self = cls()
+        self.size = size
+        return self
+
+    def __len__(self) -> int:
+        return self.size
+
+
+class DevicePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A part of a region of GPU memory that a client has registered."""
+
+    region: str  # its name
+    number: int  # that no other region of this server has or had
+    handle: bytes  # by which a process opens the region
+    device: int
+    region_size: int
+    offset: int  # from the start of the region
+    size: int
+
+
+class DeviceUse(msgspec.Struct, frozen=True, array_like=True):
+    """The tensors of one request that are in GPU memory of its client, by name."""
+
+    inputs: dict[str, DevicePlace]
+    outputs: dict[str, DevicePlace]
+
+    @property
+    def numbers(self) -> set[int]:
+        """The numbers of the regions."""
+        return {place.number for place in (*self.inputs.values(), *self.outputs.values())}
+
+
+_lone_numbers = itertools.count(1)
+
+
+def lone_batch_key() -> tuple[tuple[int, ...], ...]:
+    """Returns a batch key that no other request of this process has."""
+    return ((-1, next(_lone_numbers)),)
 
 
 class TraceContext(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -100,6 +151,7 @@ class InferRequest(msgspec.Struct, eq=False):
     path: RequestPath = RequestPath.UNCOUNTED
     operation: str = ""  # of OpenAI's routes, in the words of OpenTelemetry: chat, for example
     principal: str = ""  # who sent it; empty: nobody that the server knows
+    device: DeviceUse | None = None  # None: none of its tensors is in GPU memory
 
     # Set when the request is validated against its model.
     rows: int = 1  # batch dimension; 1 if the model has none

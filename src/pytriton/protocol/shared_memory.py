@@ -80,8 +80,16 @@ def read_system_region(body: Buffer) -> SystemRegion:
     return SystemRegion(key, offset, _unsigned(members, "byte_size"))
 
 
-def check_cuda_region(body: Buffer) -> None:
-    """Check the body of a request that registers a region of CUDA memory.
+class CudaRegion(NamedTuple):
+    """The body of a request that registers a region of CUDA memory."""
+
+    handle: bytes
+    device: int
+    byte_size: int
+
+
+def read_cuda_region(body: Buffer) -> CudaRegion:
+    """Parse the body of a request that registers a region of CUDA memory.
 
     Raises:
         ServerError: The body is malformed.
@@ -90,14 +98,15 @@ def check_cuda_region(body: Buffer) -> None:
     _require(members, "raw_handle")
     handle = members["raw_handle"]
     text = _text(handle if isinstance(handle, dict) else {}, "b64")
-    _unsigned(members, "byte_size")
-    _unsigned(members, "device_id")
+    byte_size = _unsigned(members, "byte_size")
+    device = _unsigned(members, "device_id")
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raw = b""
     if len(raw) != CUDA_HANDLE_BYTES:
         raise InvalidArgumentError("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
+    return CudaRegion(raw, device, byte_size)
 
 
 def _members(body: Buffer) -> dict[str, Any]:

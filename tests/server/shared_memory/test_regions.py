@@ -200,9 +200,9 @@ def test_errors_name_the_kind_of_memory(scene):
     with pytest.raises(NotFoundError, match="Unable to find system shared memory region: 'x'"):
         scene.regions.system_regions("x")
     with pytest.raises(NotFoundError, match="Unable to find cuda shared memory region: 'x'"):
-        scene.regions.check_cuda_name("x")
+        scene.regions.cuda_regions("x")
     with pytest.raises(NotFoundError, match="'r' is registered as system shared memory, not CUDA"):
-        scene.regions.check_cuda_name("r")
+        scene.regions.cuda_regions("r")
     with pytest.raises(NotFoundError, match="Unable to find shared memory region: 'x'"):
         scene.regions.find(RegionPlace("x", 0, 1))
 
@@ -271,3 +271,88 @@ def test_only_places_inside_their_region_are_found(start, length, offset, byte_s
     else:
         with pytest.raises(InvalidArgumentError, match=r"region:? 'r'"):
             scene.regions.find(place)
+
+
+# GPU memory
+
+HANDLE = bytes(range(64))
+
+
+@pytest.fixture
+def gpu_scene():
+    scene = Scene()
+    scene.regions._find_devices = lambda: (0, 1)
+    return scene
+
+
+def test_cuda_region_is_listed_and_found(gpu_scene):
+    regions = gpu_scene.regions
+    regions.register_cuda("b", HANDLE, 1, 100)
+    regions.register_cuda("a", HANDLE, 0, 50)
+    place = regions.find(RegionPlace("b", 10, 90))
+
+    assert [region.name for region in regions.cuda_regions()] == ["a", "b"]
+    assert (place.handle, place.device, place.region_size) == (HANDLE, 1, 100)
+    assert (place.offset, place.size) == (10, 90)
+    assert regions.system_regions() == []
+    assert gpu_scene.changes == [(["b"], []), (["a"], [])]
+    assert gpu_scene.opened == []
+
+
+def test_cuda_region_is_refused_without_a_gpu(scene):
+    with pytest.raises(InvalidArgumentError, match="region: 'r', GPUs not supported"):
+        scene.regions.register_cuda("r", HANDLE, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "name, handle, device, byte_size, reason",
+    [
+        ("", HANDLE, 0, 1, "'region name' is necessary to register cuda"),
+        ("r", HANDLE[1:], 0, 1, "expected a handle of 64 bytes, got 63"),
+        ("r", HANDLE, 2, 1, r"expected one of the devices \[0, 1\], got 2"),
+        ("r", HANDLE, -1, 1, "got -1"),
+        ("r", HANDLE, 0, 0, "invalid args"),
+        ("r", HANDLE, 0, MAX_SIZE + 1, "invalid args"),
+    ],
+)
+def test_wrong_cuda_region_is_refused(gpu_scene, name, handle, device, byte_size, reason):
+    with pytest.raises(InvalidArgumentError, match=reason):
+        gpu_scene.regions.register_cuda(name, handle, device, byte_size)
+
+    assert gpu_scene.changes == []
+
+
+@pytest.mark.parametrize("place", [RegionPlace("r", 100, 1), RegionPlace("r", 50, 51)])
+def test_part_outside_of_a_cuda_region_is_refused(gpu_scene, place):
+    gpu_scene.regions.register_cuda("r", HANDLE, 0, 100)
+    with pytest.raises(InvalidArgumentError, match="Invalid offset"):
+        gpu_scene.regions.find(place)
+
+
+def test_names_are_common_to_both_kinds_and_each_is_unregistered_by_its_own(gpu_scene):
+    regions = gpu_scene.regions
+    regions.register_cuda("c", HANDLE, 0, 1)
+    regions.register("s", "k", 0, 1)
+    with pytest.raises(AlreadyExistsError):
+        regions.register("c", "k", 0, 1)
+    with pytest.raises(AlreadyExistsError):
+        regions.register_cuda("s", HANDLE, 0, 1)
+    with pytest.raises(NotFoundError, match="'c' is registered as CUDA shared memory, not system"):
+        regions.system_regions("c")
+    regions.unregister("c")
+    regions.unregister_cuda("s")
+    assert len(regions) == 2
+    regions.unregister()
+    assert [region.name for region in regions.cuda_regions()] == ["c"]
+    regions.unregister_cuda()
+
+    assert len(regions) == 0
+
+
+def test_cuda_regions_count_as_others_do():
+    scene = Scene(max_count=1)
+    scene.regions._find_devices = lambda: (0,)
+    scene.regions.register_cuda("a", HANDLE, 0, 1)
+
+    with pytest.raises(UnavailableError, match="1 regions are registered already"):
+        scene.regions.register_cuda("b", HANDLE, 0, 1)

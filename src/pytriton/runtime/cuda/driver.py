@@ -105,6 +105,15 @@ class Driver(Protocol):
     def using(self, device: int) -> contextlib.AbstractContextManager[None]:
         """Make the primary context of a device current, and restore the former one at the end."""
 
+    def retain_context(self, device: int) -> None:
+        """Keep the primary context of a device until `release_context`, even if nothing else does.
+
+        What was opened or registered in a context ends with it.
+        """
+
+    def release_context(self, device: int) -> None:
+        """Undo one `retain_context`."""
+
     def allow_captures(self) -> None:
         """Let other threads capture graphs while this thread calls the driver."""
 
@@ -130,7 +139,10 @@ class Driver(Protocol):
         """Copy host memory to the device; `source` was read when this returns."""
 
     def copy_on_device(self, target: int, source: int, size: int) -> None:
-        """Copy device memory; it is in order with other work of the default stream."""
+        """Copy memory of any devices, in order with other work of the default stream.
+
+        It may go on after this has returned.
+        """
 
     def allocate(self, size: int) -> int:
         """Allocate device memory; returns its address."""
@@ -192,6 +204,12 @@ class LibraryDriver:
         finally:
             self._function("cuDevicePrimaryCtxRelease_v2")(handle)
 
+    def retain_context(self, device: int) -> None:
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(_POINTER()), self._device(device))
+
+    def release_context(self, device: int) -> None:
+        self._call("cuDevicePrimaryCtxRelease_v2", self._device(device))
+
     def allow_captures(self) -> None:
         mode = _INT(_RELAXED)
         self._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
@@ -220,6 +238,7 @@ class LibraryDriver:
         self._call("cuMemcpyHtoD_v2", target, source, size)
 
     def copy_on_device(self, target: int, source: int, size: int) -> None:
+        # Not cuMemcpy: that takes an address that is not mapped for one of the host, and crashes.
         self._call("cuMemcpyDtoD_v2", target, source, size)
 
     def allocate(self, size: int) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.errors import error_for_clients, error_from_code
 from pytriton.base.messages import InferResponse, ResponseBurst
+from pytriton.runtime.executor import device_regions
 from pytriton.runtime.executor.batch_tensors import (
     add_columns,
     add_input,
@@ -34,17 +35,17 @@ from pytriton.runtime.transport.frames import (
     ResponsesFrame,
 )
 from pytriton.runtime.transport.loop_channel import ProtocolError
+from pytriton.runtime.transport.refs import TensorRef
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from pytriton.base.errors import ServerError
-    from pytriton.base.messages import InferRequest, InferTensor, OutputBurst
+    from pytriton.base.messages import DeviceUse, InferRequest, InferTensor, OutputBurst
     from pytriton.runtime.executor.columns import ChunkExecutionTrace, ChunkRun
     from pytriton.runtime.executor.inference import Inference, Instance, InstanceEvents, ModelLabels
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.frames import ResponseItem, ResponseRows
-    from pytriton.runtime.transport.refs import TensorRef
 
 
 class BatchTracker:
@@ -125,7 +126,8 @@ class BatchTracker:
         else:
             requests = [inference.request for inference in inferences]
             rows = [request.rows for request in requests]
-            frame = Execute(batch_id, rows, self._add_inputs(requests, sum(rows), payload))
+            refs = self._add_inputs(requests, sum(rows), payload)
+            frame = Execute(batch_id, rows, refs, device=requests[0].device)
         if batch.has_others:
             self._describe_others(batch, frame)
         else:
@@ -254,11 +256,30 @@ class BatchTracker:
         """Add those inputs that are no columns, each of all requests."""
         batching, ragged = self._labels.batching, self._labels.ragged_inputs
         first_inputs = requests[0].inputs
+        if requests[0].device is not None:
+            assert len(requests) == 1, "a request with GPU memory has a batch key of its own"
+            return self._add_device_inputs(requests[0], requests[0].device, payload)
         return [
             add_input(payload, name, requests, row_count, batching=batching, ragged=name in ragged)
             for name in self._labels.input_names
             if name in first_inputs and name not in columns
         ]
+
+    def _add_device_inputs(
+        self, request: InferRequest, device: DeviceUse, payload: Payload
+    ) -> list[TensorRef]:
+        """Add the inputs of a request of which some are in GPU memory; it is alone in its batch."""
+        device_regions.use(device, self._instance)
+        refs = []
+        for name in self._labels.input_names:
+            if name in device.inputs:
+                tensor = request.inputs[name]
+                size = len(tensor.data)
+                refs.append(TensorRef(name, tensor.dtype.number, tensor.shape, 0, size))
+            elif name in request.inputs:
+                batching = self._labels.batching
+                refs.append(add_input(payload, name, [request], request.rows, batching=batching))
+        return refs
 
     # Answers of the instance
 

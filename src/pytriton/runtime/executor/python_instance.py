@@ -29,6 +29,7 @@ from pytriton.runtime.executor.worker import (
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.frames import (
     CheckReady,
+    DropRegions,
     Finalize,
     Finalized,
     Initialize,
@@ -39,6 +40,8 @@ from pytriton.runtime.transport.frames import (
 from pytriton.runtime.transport.loop_channel import LoopChannel
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pytriton.base.log_switches import LogFeed, LogSwitches
     from pytriton.base.messages import ResponseBurst
     from pytriton.runtime.executor.call_server import WorkerServices
@@ -74,6 +77,7 @@ class PythonInstance(FramedInstance):
         self.node, self.pid = worker.node, worker.pid
         self.concurrency = 1
         self.has_ready_check = False
+        self._takes_device_memory = False
         self.ended: asyncio.Future[None] = loop.create_future()
         self._worker = worker
         self._loop = loop
@@ -143,6 +147,16 @@ class PythonInstance(FramedInstance):
         return self._worker.is_to_blame
 
     @property
+    def takes_device_memory(self) -> bool:
+        """See `DeviceInstance`."""
+        return not self.node and self._takes_device_memory
+
+    def drop_regions(self, numbers: Collection[int]) -> None:
+        """See `DeviceInstance`."""
+        if self._channel.is_open and not self._is_lost:
+            self._channel.send(DropRegions(list(numbers)))
+
+    @property
     def free_slots(self) -> int:
         """The number of batches that the instance accepts now."""
         if self._is_stopping or self._is_lost:
@@ -170,6 +184,7 @@ class PythonInstance(FramedInstance):
             code = report.error_code if report.error_code >= 0 else ErrorCode.INTERNAL
             raise error_from_code(code, report.error)
         self.has_ready_check = report.has_ready_check
+        self._takes_device_memory = report.takes_device_memory
         if report.is_async:
             self.concurrency = ASYNC_CONCURRENCY
             self._channel.reads_ahead = True

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.python_backend.answers import SENDER_CLOSED, make_item, pack_small
+from pytriton.runtime.python_backend.device_tensors import DeviceTensors
 from pytriton.runtime.python_backend.mailbox import Waiter
 from pytriton.runtime.transport.credit import CreditWindow
 
@@ -111,8 +112,10 @@ class BatchRegistry(OpenBatches["BatchRun"]):
         *,
         is_decoupled: bool,
         is_batching: bool,
+        device: DeviceTensors | None = None,
     ) -> None:
         super().__init__()
+        self.device = device or DeviceTensors(keeps_on_device=False)
         self.outbox = outbox
         self.mailbox = mailbox
         self.output_names = output_names
@@ -174,6 +177,13 @@ class BatchRun(ResponseWindows):
         """Returns the outputs that a request's client wants."""
         return self.execute.outputs.get(position, self._runs.output_names)
 
+    def placed(self, position: int, response: InferenceResponse) -> InferenceResponse:
+        """Write outputs to GPU memory of the client; returns the response without their bytes."""
+        device = self.execute.device
+        if device is None:
+            return response
+        return self._runs.device.place(response, self.names(position), device)
+
     def end(self) -> None:
         """Mark all requests as answered."""
         self._is_ended = True
@@ -196,6 +206,8 @@ class BatchRun(ResponseWindows):
             raise TritonModelException(SENDER_CLOSED)
         window = None
         is_first = False
+        if response is not None and self.execute.device is not None:
+            response = self.placed(position, response)
         if response is not None and runs.is_decoupled:
             window = self._windows.get(position) or self._window(position)
             is_first = not window.has_sent

@@ -13,6 +13,7 @@ from collections.abc import Coroutine
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from pytriton.base.errors import InvalidArgumentError
 from pytriton.runtime.pb_utils.request import (
     RELEASE_RESCHEDULE,
     InferenceRequest,
@@ -50,6 +51,11 @@ _NO_DETAILS = RequestDetails()
 def make_requests(received: Received, run: BatchRun, runs: BatchRegistry) -> list[InferenceRequest]:
     """Returns the requests of a batch, in order."""
     execute = run.execute
+    if execute.device is not None:
+        tensors = runs.device.inputs(received, execute.inputs, execute.device)
+        return InferenceRequest.received(
+            run, [tensors], runs.output_names, execute.outputs, _fields_of(execute)
+        )
     count = len(execute.rows)
     is_cut = count > 1 and runs.is_batching
     columns = []
@@ -209,6 +215,8 @@ class ModelExecution:
     def _answer_coupled(self, call: _ExecuteCall) -> None:
         run, execute = call.run, call.run.execute
         responses = answers.returned_responses(call.result, call.requests)
+        if execute.device is not None:
+            responses = [None if each is None else run.placed(0, each) for each in responses]
         columns = answers.batch_outputs(responses, call.requests, execute.rows)
         if columns is None:
             self._return(call, responses)
@@ -267,7 +275,8 @@ class ModelExecution:
         """Fail the open requests of a batch; responses that senders hold are sent before."""
         run = call.run
         times_ns = (run.started_ns, time.monotonic_ns())
-        self._runtime.log_failure(error)
+        if not isinstance(error, InvalidArgumentError):  # else it is the client's: see `device`
+            self._runtime.log_failure(error)
         held = []
         for position, request in enumerate(call.requests):
             if request.sender is not None:

@@ -30,6 +30,7 @@ from pytriton.runtime.python_backend.batch_execution import (
 )
 from pytriton.runtime.python_backend.batch_run import BatchRegistry
 from pytriton.runtime.python_backend.connection import GroupMember
+from pytriton.runtime.python_backend.device_tensors import DeviceTensors, keeps_inputs_on_device
 from pytriton.runtime.python_backend.execution import ModelExecution
 from pytriton.runtime.python_backend.failure_text import (
     RuleError,
@@ -44,6 +45,7 @@ from pytriton.runtime.transport.frames import (
     Cancel,
     CheckReady,
     Credit,
+    DropRegions,
     Finalize,
     Initialize,
     Initialized,
@@ -285,6 +287,7 @@ class ModelWorker:
         return Initialized(
             has_ready_check=self._prepare_ready_check(),
             is_async=self._execution.is_async,
+            takes_device_memory=isinstance(self._execution, ModelExecution),
         )
 
     def _make_execution(
@@ -304,12 +307,17 @@ class ModelWorker:
 
     def _make_runs(self, frame: Initialize) -> BatchRegistry:
         connection = self._connection
+        keeps_on_device = keeps_inputs_on_device(frame.arguments.get("model_config", "{}"))
+        allocate = connection.outbox.allocate
+        device = DeviceTensors(keeps_on_device=keeps_on_device, allocate=allocate)
+        connection.handlers[DropRegions] = device.on_drop
         runs = BatchRegistry(
             connection.outbox,
             connection.mailbox,
             frame.output_names,
             is_decoupled=frame.is_decoupled,
             is_batching=frame.is_batching,
+            device=device,
         )
         connection.handlers[Cancel] = runs.on_cancel
         connection.handlers[Credit] = runs.on_credit

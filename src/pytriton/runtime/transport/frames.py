@@ -20,7 +20,7 @@ import msgspec
 
 from pytriton.base.failure_records import FailureOrigin
 from pytriton.base.log_switches import LogSwitches
-from pytriton.base.messages import ParameterValue, TraceContext
+from pytriton.base.messages import DeviceUse, ParameterValue, TraceContext
 from pytriton.runtime.transport.frontend_frames import FrontEndFrame
 from pytriton.runtime.transport.refs import FrameBase, TensorRef
 
@@ -88,6 +88,7 @@ class Initialized(FrameBase, tag="initialized"):
     # Of a bound function: the batches that it runs at the same time, each of which occupies its
     # slot until it is answered. 0: a model.py, which tells when `execute` has returned.
     concurrency: int = 0
+    takes_device_memory: bool = False  # requests may have tensors in GPU memory
 
     @property
     def is_failure(self) -> bool:
@@ -222,6 +223,14 @@ class Execute(FrameBase, tag="execute"):
     outputs: dict[int, list[str]] = {}  # requested names, of requests that do not want all
     traces: dict[int, TraceContext] = {}  # of the traced requests
     details: dict[int, RequestDetails] = {}  # of the requests whose details are not the defaults
+    # Of a request with tensors in GPU memory of its client, which is the only one of its batch.
+    device: DeviceUse | None = None
+
+
+class DropRegions(FrameBase, tag="drop_regions"):
+    """Server to instance: these regions of GPU memory were unregistered."""
+
+    numbers: list[int]
 
 
 class Cancel(FrameBase, tag="cancel"):
@@ -332,6 +341,7 @@ Frame = (
     | ServiceReply
     | WorkerLogLine
     | LogChange
+    | DropRegions
     | FrontEndFrame
 )
 

@@ -14,7 +14,13 @@ import msgspec
 from pytriton.base.failure_records import FailureGroup
 from pytriton.base.log_lines import LogLines
 from pytriton.base.log_switches import LogSwitches
-from pytriton.base.messages import ChunkOrigins, ParameterValue, RequestCost, TraceOrigin
+from pytriton.base.messages import (
+    ChunkOrigins,
+    DeviceUse,
+    ParameterValue,
+    RequestCost,
+    TraceOrigin,
+)
 from pytriton.runtime.transport.refs import FrameBase, TensorRef
 
 
@@ -91,6 +97,16 @@ class RegionRecord(msgspec.Struct, array_like=True, gc=False):
     byte_size: int
 
 
+class CudaRegionRecord(msgspec.Struct, array_like=True, gc=False):
+    """A region of GPU memory that a client has registered."""
+
+    name: str
+    number: int
+    handle: bytes
+    device: int
+    byte_size: int
+
+
 class RegionUpdate(FrameBase, tag="regions"):
     """Core to front end: regions were registered or unregistered.
 
@@ -100,6 +116,7 @@ class RegionUpdate(FrameBase, tag="regions"):
     number: int  # counts the updates for this front end
     added: list[RegionRecord]
     removed: list[str]
+    added_cuda: list[CudaRegionRecord] = []
 
 
 class RegionsTaken(FrameBase, tag="regions_taken"):
@@ -148,6 +165,7 @@ class SubmitItem(msgspec.Struct, array_like=True):
     operation: str = ""
     wants_cost: bool = False  # the last reply is to say what it has cost
     principal: str = ""  # who has sent it
+    device: DeviceUse | None = None
 
 
 class SignatureColumn(msgspec.Struct, array_like=True, gc=False):

@@ -117,7 +117,10 @@ class ResponseOutbox:
         """
         with self._send_lock:
             arena = self.channel.arena
-            return None if arena is None else arena.allocate(size)
+            if arena is None:
+                return None
+            self.uses_memory = True
+            return arena.allocate(size)
 
     def post(self, frame: Frame) -> None:
         """Send a frame without tensors. May be called by finalizers, at any point of any thread."""

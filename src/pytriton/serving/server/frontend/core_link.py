@@ -174,9 +174,14 @@ class CoreLink:
         if payload is None:
             payload = self._payload = self._channel.payload()
         refs = []
+        device = request.device
         try:
             for tensor in request.inputs.values():
                 size = len(tensor.data)
+                if device is not None and tensor.name in device.inputs:
+                    shape = tensor.shape
+                    refs.append(TensorRef(tensor.name, tensor.dtype.number, shape, 0, size))
+                    continue
                 block, offset = payload.add((tensor.data,), size)
                 refs.append(
                     TensorRef(tensor.name, tensor.dtype.number, tensor.shape, offset, size, block)
@@ -219,6 +224,7 @@ class CoreLink:
                 request.operation,
                 wants_cost,
                 request.principal,
+                device,
             )
         )
         self._flush_when_due()

@@ -10,9 +10,14 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from pytriton.base.errors import UnavailableError
-from pytriton.runtime.transport.frontend_frames import RegionRecord, RegionsTaken, RegionUpdate
+from pytriton.runtime.transport.frontend_frames import (
+    CudaRegionRecord,
+    RegionRecord,
+    RegionsTaken,
+    RegionUpdate,
+)
 from pytriton.serving.server.shared_memory.region_file import received_file
-from pytriton.serving.server.shared_memory.regions import Region, RegionTable
+from pytriton.serving.server.shared_memory.regions import DeviceRegion, Region, RegionTable
 
 if TYPE_CHECKING:
     import asyncio
@@ -37,7 +42,7 @@ class _Updates:
     def __init__(self) -> None:
         self.last = 0  # the number of the last one
         # By number, with their regions: the descriptors have to be open until they have arrived.
-        self.open: dict[int, Sequence[Region]] = {}
+        self.open: dict[int, Sequence[Region | DeviceRegion]] = {}
 
 
 class RegionFeed:
@@ -55,7 +60,7 @@ class RegionFeed:
     def add(self, reader: RegionReader) -> None:
         """Send all regions to a new front end, and changes from now on."""
         self._readers[reader] = _Updates()
-        self._send(reader, self.regions.table.system_regions(), ())
+        self._send(reader, self.regions.table.all_regions(), ())
 
     def remove(self, reader: RegionReader) -> None:
         """Forget a front end that has ended."""
@@ -93,12 +98,17 @@ class RegionFeed:
         updates = self._readers.get(reader)
         return updates is not None and any(each <= number for each in updates.open)
 
-    def _on_changed(self, added: Iterable[Region], removed: Iterable[str]) -> None:
+    def _on_changed(self, added: Iterable[Region | DeviceRegion], removed: Iterable[str]) -> None:
         added, removed = list(added), list(removed)
         for reader in list(self._readers):
             self._send(reader, added, removed)
 
-    def _send(self, reader: RegionReader, added: Sequence[Region], removed: Sequence[str]) -> None:
+    def _send(
+        self,
+        reader: RegionReader,
+        added: Sequence[Region | DeviceRegion],
+        removed: Sequence[str],
+    ) -> None:
         """Send a change in as many messages as it takes; nothing if nothing has changed."""
         updates = self._readers[reader]
         # Removals bring no descriptors, so one message has all of them.
@@ -112,17 +122,24 @@ class RegionFeed:
         self,
         reader: RegionReader,
         updates: _Updates,
-        added: Sequence[Region],
+        added: Sequence[Region | DeviceRegion],
         removed: Sequence[str],
     ) -> None:
         updates.last += 1
         updates.open[updates.last] = added
+        files = [region for region in added if isinstance(region, Region)]
         records = [
             RegionRecord(region.name, region.key, region.offset, region.byte_size)
-            for region in added
+            for region in files
         ]
-        descriptors = [region.file.descriptor for region in added]
-        reader.send_regions(RegionUpdate(updates.last, records, list(removed)), descriptors)
+        cuda = [
+            CudaRegionRecord(each.name, each.number, each.handle, each.device, each.byte_size)
+            for each in added
+            if isinstance(each, DeviceRegion)
+        ]
+        descriptors = [region.file.descriptor for region in files]
+        update = RegionUpdate(updates.last, records, list(removed), cuda)
+        reader.send_regions(update, descriptors)
 
 
 logger = logging.getLogger(__name__)
@@ -140,8 +157,18 @@ class RemoteRegions:
             "register_region", name=name, key=key, offset=offset, byte_size=byte_size
         )
 
+    async def register_cuda(self, name: str, handle: bytes, device: int, byte_size: int) -> None:
+        # As text: bytes in a question stand for texts that are not UTF-8.
+        text = handle.hex()
+        await self._link.ask(
+            "register_cuda_region", name=name, handle=text, device=device, byte_size=byte_size
+        )
+
     async def unregister(self, name: str) -> None:
         await self._link.ask("unregister_region", name=name)
+
+    async def unregister_cuda(self, name: str) -> None:
+        await self._link.ask("unregister_cuda_region", name=name)
 
     def apply(self, frame: RegionUpdate) -> None:
         """Apply a change of the core's regions, whose descriptors came with the message."""
@@ -157,4 +184,8 @@ class RemoteRegions:
         for record, descriptor in zip(frame.added, descriptors, strict=bool(descriptors)):
             file = received_file(descriptor)
             self.table.add(Region(record.name, record.key, record.offset, record.byte_size, file))
+        for cuda in frame.added_cuda:
+            self.table.add(
+                DeviceRegion(cuda.name, cuda.number, cuda.handle, cuda.device, cuda.byte_size)
+            )
         self._link.send(RegionsTaken(frame.number))

@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.base.dtypes import BY_NUMBER
 from pytriton.base.errors import (
     InternalError,
     NotFoundError,
@@ -21,7 +22,15 @@ from pytriton.base.errors import (
     resource_error,
     sendable_text,
 )
-from pytriton.base.messages import InferRequest, RequestCost, RequestPath
+from pytriton.base.messages import (
+    DeviceBytes,
+    DeviceUse,
+    InferRequest,
+    InferTensor,
+    RequestCost,
+    RequestPath,
+    lone_batch_key,
+)
 from pytriton.runtime.executor.batch_tensors import make_tensor
 from pytriton.runtime.executor.inference import Inference
 from pytriton.runtime.transport.credit import CreditWindow
@@ -47,6 +56,7 @@ from pytriton.runtime.transport.frontend_frames import (
 )
 from pytriton.runtime.transport.loop_channel import LoopChannel
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.refs import TensorRef
 from pytriton.serving.engine.costs import CostTrace
 from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.server.frontend.chunks import FrontEndChunks, read_signature
@@ -424,6 +434,11 @@ class FrontEndSession:
             return model.check_ready()
         if method == "register_region":
             return self._shared.regions.regions.register(**arguments)
+        if method == "register_cuda_region":
+            arguments["handle"] = bytes.fromhex(arguments["handle"])
+            return self._shared.regions.regions.register_cuda(**arguments)
+        if method == "unregister_cuda_region":
+            return self._shared.regions.regions.unregister_cuda(**arguments)
         if method == "unregister_region":
             return self._shared.regions.regions.unregister(**arguments)
         # Front ends run the same code as the core: another method is an error in ours.
@@ -533,9 +548,14 @@ class RefusedRequest:
 
 
 def read_request(received: Received, item: SubmitItem, model: ServedModel) -> InferRequest:
+    device = item.device
+    if device is None:
+        inputs = {ref.name: make_tensor(received, ref) for ref in item.inputs}
+    else:
+        inputs = {ref.name: _read_input(received, ref, device) for ref in item.inputs}
     return InferRequest(
         model_name=model.spec.name,
-        inputs={ref.name: make_tensor(received, ref) for ref in item.inputs},
+        inputs=inputs,
         model_version=item.model_version,
         id=item.id,
         outputs=item.outputs,
@@ -548,6 +568,14 @@ def read_request(received: Received, item: SubmitItem, model: ServedModel) -> In
         operation=item.operation,
         principal=item.principal,
         rows=item.rows,
-        batch_key=as_batch_key(item.batch_key),
+        batch_key=as_batch_key(item.batch_key) if device is None else lone_batch_key(),
         path=RequestPath(item.path),
+        device=device,
     )
+
+
+def _read_input(received: Received, ref: TensorRef, device: DeviceUse) -> InferTensor:
+    if ref.name in device.inputs:
+        data = DeviceBytes.of_size(ref.size)
+        return InferTensor(ref.name, BY_NUMBER[ref.dtype], ref.shape, data)
+    return make_tensor(received, ref)

@@ -176,16 +176,27 @@ class ManagementMethods:
         return _respond_when_known(work, lambda _: response)
 
     def _cuda_status(self, request: Any) -> Any:
-        self._shared_memory.check_cuda_status(request.name)
-        return service_pb2.CudaSharedMemoryStatusResponse()  # there are no regions of CUDA memory
+        response = service_pb2.CudaSharedMemoryStatusResponse()
+        for region in self._shared_memory.cuda_status(request.name):
+            status = response.regions[region.name]
+            status.name = region.name
+            status.device_id = region.device
+            status.byte_size = region.byte_size
+        return response
 
-    def _register_cuda(self, request: Any) -> None:
+    def _register_cuda(self, request: Any) -> Any:
         self._shared_memory.check_allowed()
-        self._shared_memory.register_cuda(request.name)
+        work = self._shared_memory.register_cuda(
+            request.name, request.raw_handle, request.device_id, request.byte_size
+        )
+        response = service_pb2.CudaSharedMemoryRegisterResponse()
+        return _respond_when_known(work, lambda _: response)
 
     def _unregister_cuda(self, request: Any) -> Any:
         self._shared_memory.check_allowed()
-        return service_pb2.CudaSharedMemoryUnregisterResponse()  # an unknown one is no error
+        work = self._shared_memory.unregister_cuda(request.name)
+        response = service_pb2.CudaSharedMemoryUnregisterResponse()
+        return _respond_when_known(work, lambda _: response)
 
 
 def _respond_when_known(answer: Answer[T], respond: Callable[[T], Any]) -> Any:

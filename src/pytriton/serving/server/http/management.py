@@ -25,7 +25,7 @@ from pytriton.protocol.settings import (
     read_log_settings,
     read_trace_settings,
 )
-from pytriton.protocol.shared_memory import check_cuda_region, read_system_region
+from pytriton.protocol.shared_memory import read_cuda_region, read_system_region
 from pytriton.serving.server.access.decisions import UNLOADS_OTHERS, sees_all, visible
 from pytriton.serving.server.api import documents
 from pytriton.serving.server.http.handler import HttpExchange
@@ -319,25 +319,30 @@ class ManagementEndpoints:
         return self.respond_when_known(connection, removed, lambda _: connection.respond(200))
 
     def _cuda_status(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
-        self._shared_memory.check_cuda_status(route.region)
-        connection.respond(200, (b"[]",))  # there are no regions of CUDA memory
+        regions = [
+            {"name": region.name, "device_id": region.device, "byte_size": region.byte_size}
+            for region in self._shared_memory.cuda_status(route.region)
+        ]
+        connection.respond(200, (orjson.dumps(regions),))
 
     def _register_cuda(
         self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> None:
+    ) -> HttpExchange | None:
         self._shared_memory.check_allowed()
         if not route.region:  # only HTTP checks this, as in Triton
             raise InvalidArgumentError(
                 "'region name' is necessary to register cuda shared memory region"
             )
-        check_cuda_region(self._bodies.settings(request))
-        self._shared_memory.register_cuda(route.region)
+        region = read_cuda_region(self._bodies.settings(request))
+        registered = self._shared_memory.register_cuda(route.region, *region)
+        return self.respond_when_known(connection, registered, lambda _: connection.respond(200))
 
     def _unregister_cuda(
         self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> None:
+    ) -> HttpExchange | None:
         self._shared_memory.check_allowed()
-        connection.respond(200)  # an unknown region is no error, as in Triton
+        removed = self._shared_memory.unregister_cuda(route.region)
+        return self.respond_when_known(connection, removed, lambda _: connection.respond(200))
 
 
 async def _respond_after(work: Coroutine[Any, Any, None], connection: HttpConnection) -> None:

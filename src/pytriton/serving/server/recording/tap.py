@@ -461,6 +461,8 @@ class EngineTap:
         # Calls of models are parts of what clients sent. A request may be submitted twice.
         if request.call_depth or isinstance(sink, TappedSink):
             return
+        if request.device is not None:  # the server never sees its tensors
+            return
         only = self._only
         # A gap in a sequence has to be noted.
         if only is not None and not request.correlation_id and only.skips(request.model_name, 1):

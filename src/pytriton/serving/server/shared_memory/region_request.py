@@ -24,21 +24,22 @@ import numpy as np
 
 from pytriton.base import dtypes
 from pytriton.base.dtypes import BytesWalk
-from pytriton.base.errors import InternalError, ServerError, UnavailableError
-from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.base.errors import InternalError, ServerError, UnavailableError, UnsupportedError
+from pytriton.base.messages import DeviceBytes, DeviceUse, InferResponse, InferTensor
 from pytriton.protocol.shared_memory import RegionPlace
 from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
 from pytriton.serving.engine.validation import UncountedStringsError, validate
+from pytriton.serving.server.shared_memory.regions import RegionSlice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytriton.base.dtypes import Buffer
-    from pytriton.base.messages import InferRequest, ResponseSink
+    from pytriton.base.messages import DevicePlace, InferRequest, ResponseSink
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.served_model import ServedModel
-    from pytriton.serving.server.shared_memory.regions import RegionSlice, RegionTable
+    from pytriton.serving.server.shared_memory.regions import RegionTable
 
 _SHARE = 2  # inputs in shared memory may take one part of this many of the machine's memory
 
@@ -99,6 +100,7 @@ class RegionRequest:
         self._taken_bytes = 0  # of the budget
         self._inference: Inference | None = None
         self._targets: dict[str, RegionSlice] = {}
+        self._device_outputs: frozenset[str] = frozenset()  # which the instance writes
         self._held: deque[Held] = deque()
         self._is_writing = False
         self._is_cancelled = False
@@ -114,12 +116,17 @@ class RegionRequest:
         """
         request = self._request
         assert request is not None
-        sources = [
-            UnreadInput(tensor, table.find(tensor.data))
-            for tensor in request.inputs.values()
-            if isinstance(tensor.data, RegionPlace)
-        ]
-        self._targets = {name: table.find(place) for name, place in self._places.items()}
+        sources = []
+        inputs: dict[str, DevicePlace] = {}
+        for tensor in request.inputs.values():
+            if isinstance(tensor.data, RegionPlace):
+                found = table.find(tensor.data)
+                if isinstance(found, RegionSlice):
+                    sources.append(UnreadInput(tensor, found))
+                else:
+                    inputs[tensor.name] = found
+                    tensor.data = DeviceBytes.of_size(found.size)
+        self._find_targets(table, model, inputs)
         check_unread(request, sources, model.spec)
         size = sum(source.place.byte_size for source in sources)
         self._budget.take(size)
@@ -129,6 +136,23 @@ class RegionRequest:
         except BaseException:
             self._end()
             raise
+
+    def _find_targets(
+        self, table: RegionTable, model: ServedModel, inputs: dict[str, DevicePlace]
+    ) -> None:
+        """Find where outputs go, and tell the request what of it is in GPU memory."""
+        assert self._request is not None
+        outputs: dict[str, DevicePlace] = {}
+        for name, place in self._places.items():
+            found = table.find(place)
+            if isinstance(found, RegionSlice):
+                self._targets[name] = found
+            else:
+                outputs[name] = found
+        if inputs or outputs:
+            check_device_use(model.spec, inputs)
+            self._device_outputs = frozenset(outputs)
+            self._request.device = DeviceUse(inputs, outputs)
 
     def _read(self, sources: Sequence[UnreadInput], model: ServedModel) -> None:
         reads = []
@@ -221,10 +245,11 @@ class RegionRequest:
         self._update_pause()
 
     def _take(self, response: InferResponse | None, *, final: bool) -> None:
-        if response is None or not self._targets:
+        if response is None or not (self._targets or self._device_outputs):
             self._pass_on(response, None, final=final)
             return
         try:
+            self._check_written(response.outputs)
             writes = self._plan(response.outputs)
             if sum(len(write.data) for write in writes) > SMALL_BYTES:
                 self._is_writing = True
@@ -236,6 +261,13 @@ class RegionRequest:
             self._pass_on(None, error, final=final)
         else:
             self._pass_on(_without_data(response, self._targets), None, final=final)
+
+    def _check_written(self, outputs: Sequence[InferTensor]) -> None:
+        for tensor in outputs:
+            if tensor.name in self._device_outputs and len(tensor.data):
+                raise InternalError(
+                    f"output '{tensor.name}' was not written to its CUDA shared memory region"
+                )
 
     def _plan(self, outputs: Sequence[InferTensor]) -> list[Write]:
         writes = []
@@ -305,6 +337,25 @@ class RegionRequest:
         self._targets = {}
         self._budget.give_back(self._taken_bytes)
         self._taken_bytes = 0
+
+
+def check_device_use(spec: ModelSpec, inputs: Iterable[str]) -> None:
+    """Refuse requests with tensors in GPU memory for which that does not work.
+
+    Raises:
+        UnsupportedError: The model is an ensemble or has sequences, or an input has strings.
+    """
+    if spec.platform == "ensemble" or spec.sequence is not None:
+        kind = "an ensemble" if spec.platform == "ensemble" else "a model of sequences"
+        raise UnsupportedError(
+            f"model '{spec.name}' is {kind}, which takes no tensors in CUDA shared memory"
+        )
+    for name in inputs:
+        if name in spec.inputs and spec.inputs[name].dtype is dtypes.BYTES:
+            raise UnsupportedError(
+                f"input '{name}' of model '{spec.name}' has strings, which the server does not "
+                "read from CUDA shared memory"
+            )
 
 
 def _memory(model: ServedModel, size: int) -> memoryview:

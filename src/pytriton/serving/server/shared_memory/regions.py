@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The regions of shared memory that clients have registered: names, limits, and Triton's errors.
+"""The regions of memory that clients have registered: names, limits, and Triton's errors.
 
 This decides only; `serving.server.shared_memory.region_file` opens, reads and writes. A region
 that was unregistered has no name any more, so no new request finds it; its file is closed when the
@@ -17,10 +17,13 @@ from pytriton.base.errors import (
     NotFoundError,
     UnavailableError,
 )
+from pytriton.base.messages import DevicePlace
 from pytriton.protocol.json_text import utf8
+from pytriton.protocol.shared_memory import CUDA_HANDLE_BYTES
+from pytriton.runtime.executor import device_regions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.shared_memory import RegionPlace
@@ -63,6 +66,28 @@ class Region:
 
     def __repr__(self) -> str:
         return f"<Region {self.name!r} offset={self.offset} byte_size={self.byte_size}>"
+
+
+class DeviceRegion:
+    """A region of GPU memory that clients use by a name. Only processes of models open it."""
+
+    __slots__ = ("byte_size", "device", "handle", "name", "number")
+
+    def __init__(self, name: str, number: int, handle: bytes, device: int, byte_size: int) -> None:
+        self.name = name
+        self.number = number
+        self.handle = handle
+        self.device = device
+        self.byte_size = byte_size
+
+    def place(self, offset: int, byte_size: int) -> DevicePlace:
+        """Returns a part of the region, which was checked to be inside."""
+        return DevicePlace(
+            self.name, self.number, self.handle, self.device, self.byte_size, offset, byte_size
+        )
+
+    def __repr__(self) -> str:
+        return f"<DeviceRegion {self.name!r} device={self.device} byte_size={self.byte_size}>"
 
 
 class RegionSlice:
@@ -117,9 +142,9 @@ class RegionTable:
     """The registered regions by name."""
 
     def __init__(self) -> None:
-        self._regions: dict[str, Region] = {}
+        self._regions: dict[str, Region | DeviceRegion] = {}
 
-    def add(self, region: Region) -> None:
+    def add(self, region: Region | DeviceRegion) -> None:
         self._regions[region.name] = region
 
     def remove(self, name: str) -> None:
@@ -132,24 +157,38 @@ class RegionTable:
         Raises:
             NotFoundError: There is no region of this name.
         """
-        if not name:
-            return [self._regions[each] for each in sorted(self._regions)]
-        if name not in self._regions:
-            raise NotFoundError(f"Unable to find system shared memory region: '{name}'")
-        return [self._regions[name]]
+        found = [each for each in self._named(name, "system") if isinstance(each, Region)]
+        if name and not found:
+            raise NotFoundError(
+                f"The region named '{name}' is registered as CUDA shared memory, not system shared "
+                "memory"
+            )
+        return found
 
-    def check_cuda_name(self, name: str) -> None:
-        """Refuse the name of a region of CUDA memory: there are none.
+    def cuda_regions(self, name: str = "") -> list[DeviceRegion]:
+        """Returns one region of GPU memory, or all without a name, sorted by name.
 
         Raises:
-            NotFoundError: Always.
+            NotFoundError: There is no region of this name.
         """
-        if name in self._regions:
+        found = [each for each in self._named(name, "cuda") if isinstance(each, DeviceRegion)]
+        if name and not found:
             raise NotFoundError(
                 f"The region named '{name}' is registered as system shared memory, not CUDA shared "
                 "memory"
             )
-        raise NotFoundError(f"Unable to find cuda shared memory region: '{name}'")
+        return found
+
+    def all_regions(self) -> list[Region | DeviceRegion]:
+        """Returns the regions of both kinds, sorted by name."""
+        return [self._regions[each] for each in sorted(self._regions)]
+
+    def _named(self, name: str, kind: str) -> list[Region | DeviceRegion]:
+        if not name:
+            return self.all_regions()
+        if name not in self._regions:
+            raise NotFoundError(f"Unable to find {kind} shared memory region: '{name}'")
+        return [self._regions[name]]
 
     def check_new(self, name: str) -> None:
         """Refuse a name that is in use; both kinds of memory share the names.
@@ -160,7 +199,7 @@ class RegionTable:
         if name in self._regions:
             raise AlreadyExistsError(f"shared memory region '{name}' already in manager")
 
-    def find(self, place: RegionPlace) -> RegionSlice:
+    def find(self, place: RegionPlace) -> RegionSlice | DevicePlace:
         """Returns the part of a region that a tensor's parameters name.
 
         Raises:
@@ -183,6 +222,8 @@ class RegionTable:
             raise InvalidArgumentError(
                 f"Invalid offset + byte size for shared memory region: '{place.region}'"
             )
+        if isinstance(region, DeviceRegion):
+            return region.place(offset, byte_size)
         return RegionSlice(region, offset, byte_size)
 
     def __len__(self) -> int:
@@ -193,14 +234,22 @@ class Regions(RegionTable):
     """The regions of a server, where clients register them.
 
     `open_file` opens an object by its key without leading slashes. Each region needs a descriptor.
+    `find_devices` returns the numbers of the GPUs that models may use.
     """
 
-    def __init__(self, open_file: Callable[[str], RegionFile], max_count: int) -> None:
+    def __init__(
+        self,
+        open_file: Callable[[str], RegionFile],
+        max_count: int,
+        find_devices: Callable[[], Collection[int]] = tuple,
+    ) -> None:
         super().__init__()
         self._open_file = open_file
         self._max_count = max_count
+        self._find_devices = find_devices
         # Called with the regions that were added and the names that were removed.
-        self.on_changed: Callable[[Iterable[Region], Iterable[str]], None] = _do_nothing
+        self.on_changed: Callable[[Iterable[Region | DeviceRegion], Iterable[str]], None]
+        self.on_changed = _do_nothing
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Register a region.
@@ -215,11 +264,7 @@ class Regions(RegionTable):
         utf8(name, "region name")  # paths may have any bytes, but front ends and clients hear of it
         self.check_new(name)
         object_name = check_key(name, key)
-        if len(self) >= self._max_count:
-            raise UnavailableError(
-                f"cannot register shared memory region '{name}': {len(self)} regions are "
-                "registered already, and each needs a file descriptor"
-            )
+        self._check_count(name)
         try:
             file = self._open_file(object_name)
             size = file.size
@@ -233,17 +278,72 @@ class Regions(RegionTable):
         self.add(region)
         self.on_changed((region,), ())
 
+    def register_cuda(self, name: str, handle: bytes, device: int, byte_size: int) -> None:
+        """Register a region of GPU memory. Whether its handle is good shows with its first use.
+
+        Raises:
+            ServerError: The name, the device or the size is wrong, or there is no GPU.
+        """
+        utf8(name, "region name")
+        self.check_new(name)
+        devices = self._find_devices()
+        if not devices:
+            raise InvalidArgumentError(
+                f"failed to register CUDA shared memory region: '{name}', GPUs not supported"
+            )
+        if not name:
+            raise InvalidArgumentError(
+                "'region name' is necessary to register cuda shared memory region"
+            )
+        if len(handle) != CUDA_HANDLE_BYTES:
+            raise InvalidArgumentError(
+                f"failed to register CUDA shared memory region: '{name}', expected a handle of "
+                f"{CUDA_HANDLE_BYTES} bytes, got {len(handle)}"
+            )
+        if device not in devices:
+            raise InvalidArgumentError(
+                f"failed to register CUDA shared memory region: '{name}', expected one of the "
+                f"devices {sorted(devices)}, got {device}"
+            )
+        if not 0 < byte_size <= MAX_SIZE:
+            raise InvalidArgumentError(
+                f"failed to register shared memory region '{name}': invalid args"
+            )
+        self._check_count(name)
+        region = DeviceRegion(name, device_regions.add_region(), handle, device, byte_size)
+        self.add(region)
+        self.on_changed((region,), ())
+
     def unregister(self, name: str = "") -> None:
         """Unregister a region, or all without a name; an unknown one is no error.
 
         Requests that use it finish as usual.
         """
-        names = [name] if name else list(self._regions)
-        removed = [each for each in names if each in self._regions]
+        self._unregister(name, Region)
+
+    def unregister_cuda(self, name: str = "") -> None:
+        """Like `unregister`, for GPU memory. Requests that are not running yet will fail."""
+        for removed in self._unregister(name, DeviceRegion):
+            assert isinstance(removed, DeviceRegion)
+            device_regions.remove_region(removed.number)
+
+    def _unregister(
+        self, name: str, kind: type[Region | DeviceRegion]
+    ) -> list[Region | DeviceRegion]:
+        named = [self._regions.get(name)] if name else list(self._regions.values())
+        removed = [each for each in named if isinstance(each, kind)]
         for each in removed:
-            self.remove(each)
+            self.remove(each.name)
         if removed:
-            self.on_changed((), removed)
+            self.on_changed((), [each.name for each in removed])
+        return removed
+
+    def _check_count(self, name: str) -> None:
+        if len(self) >= self._max_count:
+            raise UnavailableError(
+                f"cannot register shared memory region '{name}': {len(self)} regions are "
+                "registered already, and each needs a file descriptor"
+            )
 
 
 def check_key(name: str, key: str) -> str:

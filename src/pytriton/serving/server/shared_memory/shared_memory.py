@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import (
-    InvalidArgumentError,
     ServerError,
     UnsupportedError,
     error_for_clients,
 )
+from pytriton.serving.repository.reading.instances import visible_gpu_ids
 from pytriton.serving.server.api.background import Background
 from pytriton.serving.server.shared_memory.region_file import open_file
 from pytriton.serving.server.shared_memory.region_request import RegionRequest, machine_budget
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytriton.protocol.shared_memory import RegionPlace
     from pytriton.serving.engine.client import Answer, EngineClient
     from pytriton.serving.server.shared_memory.region_request import Submit
-    from pytriton.serving.server.shared_memory.regions import Region
+    from pytriton.serving.server.shared_memory.regions import DeviceRegion, Region
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +50,14 @@ class RegionControl(Protocol):
     def register(self, name: str, key: str, offset: int, byte_size: int) -> Answer[None]:
         """Register a region; see `Regions`. It is known to all front ends when this is done."""
 
+    def register_cuda(self, name: str, handle: bytes, device: int, byte_size: int) -> Answer[None]:
+        """Register a region of GPU memory; see `register`."""
+
     def unregister(self, name: str) -> Answer[None]:
         """Unregister a region, or all without a name."""
+
+    def unregister_cuda(self, name: str) -> Answer[None]:
+        """Unregister a region of GPU memory, or all without a name."""
 
 
 class ClientSharedMemory:
@@ -92,17 +98,15 @@ class ClientSharedMemory:
         """Returns a region of system shared memory, or all without a name."""
         return self._control.table.system_regions(name)
 
-    def register_cuda(self, name: str) -> None:
-        """Refuse to register a region of CUDA memory, as Triton does without a GPU."""
-        self._control.table.check_new(name)
-        raise InvalidArgumentError(
-            f"failed to register CUDA shared memory region: '{name}', GPUs not supported"
-        )
+    def register_cuda(self, name: str, handle: bytes, device: int, byte_size: int) -> Answer[None]:
+        return self._control.register_cuda(name, handle, device, byte_size)
 
-    def check_cuda_status(self, name: str) -> None:
-        """Refuse a name of which there is no region of CUDA memory; without a name, do nothing."""
-        if name:
-            self._control.table.check_cuda_name(name)
+    def unregister_cuda(self, name: str) -> Answer[None]:
+        return self._control.unregister_cuda(name)
+
+    def cuda_status(self, name: str) -> list[DeviceRegion]:
+        """Returns a region of GPU memory, or all without a name."""
+        return self._control.table.cuda_regions(name)
 
     def check_allowed(self) -> None:
         """Check that clients may register and unregister regions.
@@ -158,7 +162,9 @@ class LocalRegions:
     """Registers regions in this process. See `RegionControl`."""
 
     def __init__(self, table: Regions | None = None) -> None:
-        self.table = Regions(open_file, max_region_count()) if table is None else table
+        if table is None:
+            table = Regions(open_file, max_region_count(), visible_gpu_ids)
+        self.table = table
         # Waits until every front end knows the change; None: all are in this process.
         self.settled: Callable[[], Awaitable[None]] | None = None
 
@@ -166,8 +172,16 @@ class LocalRegions:
         self.table.register(name, key, offset, byte_size)
         return None if self.settled is None else self._settle()
 
+    def register_cuda(self, name: str, handle: bytes, device: int, byte_size: int) -> Answer[None]:
+        self.table.register_cuda(name, handle, device, byte_size)
+        return None if self.settled is None else self._settle()
+
     def unregister(self, name: str) -> Answer[None]:
         self.table.unregister(name)
+        return None if self.settled is None else self._settle()
+
+    def unregister_cuda(self, name: str) -> Answer[None]:
+        self.table.unregister_cuda(name)
         return None if self.settled is None else self._settle()
 
     async def _settle(self) -> None:

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which regions of GPU memory clients have registered, and which instances have used them.
+
+The server opens no region. An instance that gets a request with tensors in one opens it, keeps it
+open for later requests, and closes it when it is told here that the region is gone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from pytriton.base.errors import NotFoundError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from pytriton.base.messages import DeviceUse
+    from pytriton.runtime.executor.inference import Instance
+
+_numbers = itertools.count(1)
+# By the number of each region that is registered: the instances that may have it open.
+_users: dict[int, weakref.WeakKeyDictionary[DeviceInstance, None]] = {}
+
+
+@runtime_checkable
+class DeviceInstance(Protocol):
+    """An instance that takes requests with tensors in GPU memory."""
+
+    @property
+    def takes_device_memory(self) -> bool:
+        """Whether its process is on this machine and knows what to do with GPU memory."""
+
+    def drop_regions(self, numbers: Collection[int]) -> None:
+        """Have its process close regions, as soon as no request uses them any more."""
+
+
+def add_region() -> int:
+    """Returns the number of a new region."""
+    number = next(_numbers)
+    _users[number] = weakref.WeakKeyDictionary()
+    return number
+
+
+def remove_region(number: int) -> None:
+    """Let the instances that have used a region close it. Requests that wait for one will fail."""
+    for instance in list(_users.pop(number, ())):
+        instance.drop_regions([number])
+
+
+def use(device: DeviceUse, instance: Instance) -> None:
+    """Note that a request is about to be sent to an instance.
+
+    Raises:
+        UnsupportedError: The instance cannot take it.
+        NotFoundError: A region was unregistered after the request came.
+    """
+    if not isinstance(instance, DeviceInstance) or not instance.takes_device_memory:
+        raise UnsupportedError(
+            f"instance '{instance.name}' does not take tensors in CUDA shared memory: only a "
+            "model.py on the server's machine does"
+        )
+    for place in (*device.inputs.values(), *device.outputs.values()):
+        users = _users.get(place.number)
+        if users is None:
+            raise NotFoundError(f"Unable to find cuda shared memory region: '{place.region}'")
+        users[instance] = None
