@@ -212,13 +212,16 @@ def test_region_that_is_unknown_or_too_small_is_an_error(client, protocol, devic
 
 
 @pytest.mark.parametrize("name", ["plain", "device"])
-def test_handle_that_means_nothing_is_an_error_of_each_request(client, protocol, device, name):
+def test_handle_that_means_nothing_is_an_error_of_each_request(
+    server, client, protocol, device, name
+):
     client.register_cuda_shared_memory("bad", b64encode(b"x" * 63 + b"\0"), 0, SIZE)
     register(client, device, "out")
 
     for _ in range(2):
         with pytest.raises(InferenceServerException, match="region 'bad' cannot be opened"):
             infer(client, protocol, name, inputs="bad")
+    assert "region 'bad' cannot be opened" not in server.output  # it is no failure of the model
 
 
 def test_region_that_says_more_than_it_has_is_refused(client, protocol, device):
