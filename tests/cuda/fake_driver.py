@@ -45,6 +45,8 @@ class FakeDriver:
         self.active = list(active)
         self.registered = {}
         self.allocated = {}
+        self.allocation_ids = {}
+        self._numbers = itertools.count(1)
         self.opened = Counter()
         self.retained = Counter()
         self.failing = {}
@@ -69,6 +71,16 @@ class FakeDriver:
         finally:
             self._current.device = before
 
+    def make_current(self, device):
+        self._count("make_current", device, needs_context=False)
+        self._current.device = device
+        if device not in self.active:
+            self.active.append(device)
+
+    def uuid_of(self, device):
+        self._count("uuid_of", device, needs_context=False)
+        return bytes([device]) * 16
+
     def retain_context(self, device):
         self._count("retain_context", needs_context=False)
         self.retained[device] += 1
@@ -85,6 +97,12 @@ class FakeDriver:
 
     def synchronize(self):
         self._count("synchronize")
+
+    def synchronize_default(self):
+        self._count("synchronize_default")
+
+    def order_after_default(self, stream):
+        self._count("order_after_default", stream)
 
     def drain(self, page):
         self._count("drain", page)
@@ -122,6 +140,7 @@ class FakeDriver:
         self._count("allocate", size)
         buffer = (ctypes.c_ubyte * size)()
         self.allocated[ctypes.addressof(buffer)] = buffer
+        self.allocation_ids[ctypes.addressof(buffer)] = next(self._numbers)
         return ctypes.addressof(buffer)
 
     def free(self, address):
@@ -135,6 +154,10 @@ class FakeDriver:
             if base <= address < base + len(buffer):
                 return base, len(buffer)
         raise CudaError("extent_of", cuda_driver.INVALID_VALUE)
+
+    def allocation_id(self, address):
+        self._count("allocation_id", address)
+        return self.allocation_ids[self.extent_of(address)[0]]
 
     def device_of(self, address):
         self._count("device_of", address)

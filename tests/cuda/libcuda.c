@@ -27,7 +27,7 @@ enum {
 enum { MOST = 4096, NAMES = 64, DEVICES = 8, DEPTH = 32 };
 
 typedef struct { char text[64]; } Handle;
-typedef struct { uintptr_t address; size_t size; int references; int is_opened; char name[64]; } Range;
+typedef struct { uintptr_t address; size_t size; int references; int is_opened; char name[64]; uint64_t id; int device; } Range;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pid_t initialized_by;
@@ -36,6 +36,7 @@ static Range registered[MOST], device[MOST];
 static struct { const char *name; int count, code; } calls[NAMES];
 static __thread int stack[DEPTH], depth; /* numbers of devices, plus one */
 static int allocation_count;
+static uint64_t range_count; /* numbers of allocations, and of those opened */
 
 static int device_count(void) {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES"), *text = getenv("FAKE_CUDA_DEVICES");
@@ -111,6 +112,12 @@ int cuDeviceGet(int *number, int ordinal) {
     LEAVE(0);
 }
 
+int cuDeviceGetUuid_v2(unsigned char *uuid, int number) {
+    ENTER(0);
+    memset(uuid, number + 1, 16);
+    LEAVE(0);
+}
+
 int cuDevicePrimaryCtxGetState(int number, unsigned *flags, int *active) {
     ENTER(0);
     *flags = 0;
@@ -156,6 +163,52 @@ int cuCtxPopCurrent_v2(void **context) {
     LEAVE(0);
 }
 
+int cuCtxSetCurrent(void *context) {
+    ENTER(0);
+    if (depth == 0) depth = 1;
+    stack[depth - 1] = (int)(uintptr_t)context;
+    LEAVE(0);
+}
+
+int cuCtxGetDevice(int *number) {
+    ENTER(1);
+    *number = stack[depth - 1] - 1;
+    LEAVE(0);
+}
+
+/* All work is done when it is asked for, so streams and events have nothing to do but to be valid. */
+
+int cuStreamSynchronize(void *stream) {
+    ENTER(1);
+    (void)stream;
+    LEAVE(0);
+}
+
+int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
+    ENTER(1);
+    (void)stream;
+    LEAVE(event == NULL || flags != 0 ? INVALID_VALUE : 0);
+}
+
+int cuEventCreate(void **event, unsigned flags) {
+    ENTER(1);
+    (void)flags;
+    *event = malloc(1);
+    LEAVE(0);
+}
+
+int cuEventRecord(void *event, void *stream) {
+    ENTER(1);
+    (void)stream;
+    LEAVE(event == NULL ? INVALID_VALUE : 0);
+}
+
+int cuEventDestroy_v2(void *event) {
+    ENTER(0);
+    free(event);
+    LEAVE(0);
+}
+
 int cuCtxSynchronize(void) {
     ENTER(1);
     LEAVE(0);
@@ -178,7 +231,7 @@ int cuMemHostRegister_v2(void *memory, size_t size, unsigned flags) {
     (void)flags;
     if (find(registered, (uintptr_t)memory, size) != NULL) LEAVE(ALREADY_REGISTERED);
     if (size == 0 || !is_mapped(memory)) LEAVE(INVALID_VALUE);
-    *room(registered) = (Range){(uintptr_t)memory, size, 1, 0, ""};
+    *room(registered) = (Range){(uintptr_t)memory, size, 1, 0, "", 0, 0};
     LEAVE(0);
 }
 
@@ -226,7 +279,7 @@ static uintptr_t map(const char *name, int flags, size_t *size) {
 
 int cuMemAlloc_v2(uint64_t *address, size_t size) {
     ENTER(1);
-    Range range = {0, size, 1, 0, ""};
+    Range range = {0, size, 1, 0, "", ++range_count, stack[depth - 1] - 1};
     snprintf(range.name, sizeof range.name, "/fake-cuda-%d-%d", (int)getpid(), allocation_count++);
     range.address = map(range.name, O_CREAT | O_EXCL | O_RDWR, &range.size);
     if (range.address == 0) LEAVE(2);
@@ -256,8 +309,10 @@ int cuMemGetAddressRange_v2(uint64_t *base, size_t *size, uint64_t address) {
 
 int cuPointerGetAttribute(void *value, int attribute, uint64_t address) {
     ENTER(1);
-    if (attribute != 9 || !is_device(address, 1)) LEAVE(INVALID_VALUE);
-    *(int *)value = 0;
+    Range *range = find(device, address, 1);
+    if (range == NULL || (attribute != 7 && attribute != 9)) LEAVE(INVALID_VALUE);
+    if (attribute == 7) memcpy(value, &range->id, sizeof range->id);
+    if (attribute == 9) memcpy(value, &range->device, sizeof range->device);
     LEAVE(0);
 }
 
@@ -279,7 +334,7 @@ int cuIpcOpenMemHandle_v2(uint64_t *address, Handle handle, unsigned flags) {
             *address = device[at].address;
             LEAVE(0);
         }
-    Range range = {0, 0, 1, 1, ""};
+    Range range = {0, 0, 1, 1, "", ++range_count, stack[depth - 1] - 1};
     memcpy(range.name, handle.text, sizeof range.name);
     range.address = strncmp(range.name, "/fake-cuda-", 11) == 0 ? map(range.name, O_RDWR, &range.size) : 0;
     if (range.address == 0) LEAVE(INVALID_VALUE);

@@ -117,7 +117,7 @@ def test_device_array_is_written_when_it_is_ready_and_done_when_it_returns(scene
     calls = [entry[0] for entry in scene.driver.log]
 
     assert scene.content(2) == [5, 6]
-    assert calls[-3:] == ["synchronize", "copy_on_device", "synchronize"]
+    assert calls[-3:] == ["synchronize", "copy_on_device", "synchronize_default"]
 
 
 def test_output_that_does_not_fit_is_refused_before_anything_is_opened(scene):
@@ -127,7 +127,7 @@ def test_output_that_does_not_fit_is_refused_before_anything_is_opened(scene):
     assert scene.driver.calls == {}
 
 
-@pytest.mark.parametrize("step", ["copy_to_device", "synchronize"])
+@pytest.mark.parametrize("step", ["copy_to_device", "synchronize_default"])
 def test_failed_copy_is_an_error_of_the_request(scene, step):
     scene.driver.failing[step] = cuda_driver.ILLEGAL_ADDRESS
 

@@ -120,6 +120,46 @@ def test_library_is_told_which_stream_reads(driver):
     assert source.stream == 1
 
 
+def test_consumer_that_names_its_stream_is_ordered_without_a_wait(driver):
+    tensor = Tensor.from_dlpack("A", OnGpu(np.arange(3)))
+    for stream in (None, 1, 2, -1):
+        tensor.__dlpack__(stream)
+
+    assert driver.calls == {}
+    tensor.__dlpack__(4711)
+    assert [entry for entry in driver.log if entry[0] != "using"] == [("order_after_default", 4711)]
+
+
+def test_consumer_of_a_capsule_waits_for_the_stream_of_the_tensor(driver):
+    tensor = Tensor.from_dlpack("A", OnGpu(np.arange(3)))
+    tensor.to_dlpack()
+    tensor.to_dlpack()
+
+    assert [entry[0] for entry in driver.log] == ["using", "synchronize_default"]
+
+
+def test_tensor_of_a_capsule_waits_for_the_device_once(driver):
+    tensor = Tensor.from_dlpack("A", gpu_capsule(np.arange(3)))
+    tensor.__dlpack__(4711)
+    tensor.__dlpack__(4711)
+
+    assert [entry[0] for entry in driver.log] == ["using", "synchronize"]
+
+
+def test_copy_of_a_tensor_that_named_its_stream_waits_for_that_only(driver):
+    dlpack.import_array(OnGpu(np.ones(2)))
+
+    assert [entry[0] for entry in driver.log] == ["using", "copy_to_host"]
+
+
+@pytest.mark.parametrize("step", ["using", "order_after_default"])
+def test_failing_order_of_streams_is_said(driver, step):
+    tensor = Tensor.from_dlpack("A", OnGpu(np.ones(2)))
+    driver.failing[step] = 719
+    with pytest.raises(InternalError, match=r"cannot be used: .* with error 719"):
+        tensor.__dlpack__(4711)
+
+
 def test_tensor_of_a_gpu_without_elements_needs_no_driver(monkeypatch):
     monkeypatch.setattr(cuda_driver, "LIBRARY", "libnone.so.1")
 

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays in the memory of a GPU, which somebody else owns, and how they get to the host."""
+"""Arrays in the memory of a GPU, which somebody else owns, and how they get to the host.
+
+Their bytes may still be computed. `Order` says what has to be waited for before they are read.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import enum
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +25,21 @@ if TYPE_CHECKING:
     from pytriton.runtime.cuda.driver import Driver
 
 _Byte = ctypes.c_char
+# Streams in the words of DLPack: nobody names one, or one that is ordered with the default stream.
+_ORDERED_STREAMS = frozenset({None, 0, 1, 2})
+_NO_ORDER = -1  # the consumer does not want to be ordered
+
+
+class Order(enum.Enum):
+    """When the bytes of an array are there.
+
+    COMPLETE: they are. DEFAULT: for all that the default stream of its device does from now on.
+    UNKNOWN: after all work of the device that was submitted, as nobody has said on which stream.
+    """
+
+    COMPLETE = enum.auto()
+    DEFAULT = enum.auto()
+    UNKNOWN = enum.auto()
 
 
 class DeviceArray:
@@ -28,18 +47,26 @@ class DeviceArray:
 
     Attributes:
         owner: What keeps the memory alive.
+        order: When its bytes are there.
     """
 
-    __slots__ = ("address", "device", "dtype", "owner", "shape")
+    __slots__ = ("address", "device", "dtype", "order", "owner", "shape")
 
     def __init__(
-        self, address: int, device: int, dtype: np.dtype[Any], shape: tuple[int, ...], owner: object
+        self,
+        address: int,
+        device: int,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        owner: object,
+        order: Order = Order.UNKNOWN,
     ) -> None:
         self.address = address
         self.device = device
         self.dtype = dtype
         self.shape = shape
         self.owner = owner
+        self.order = order
 
     @property
     def nbytes(self) -> int:
@@ -91,15 +118,42 @@ def write_to_host(arrays: Sequence[DeviceArray | NDArray[Any]], memory: memoryvi
 
 
 def wait_for_device(array: DeviceArray) -> None:
-    """Wait for all that the GPU of an array was asked for.
+    """Wait until the bytes of an array are there.
 
     Raises:
         InternalError: The driver failed, or there is none.
     """
+    if array.order is Order.COMPLETE:
+        return
     driver = usable_driver()
     try:
         with driver.using(array.device):
-            driver.synchronize()
+            if array.order is Order.DEFAULT:
+                driver.synchronize_default()
+            else:
+                driver.synchronize()
+    except CudaError as error:
+        raise InternalError(f"A tensor in GPU memory cannot be used: {error}") from error
+    array.order = Order.COMPLETE
+
+
+def order_for_stream(array: DeviceArray, stream: Any) -> None:
+    """Let a stream, in the words of DLPack, see the bytes of an array; waits only if it has to.
+
+    Raises:
+        InternalError: The driver failed, or there is none.
+    """
+    if array.order is Order.COMPLETE or stream == _NO_ORDER:
+        return
+    if array.order is Order.UNKNOWN:
+        wait_for_device(array)
+        return
+    if stream in _ORDERED_STREAMS:
+        return
+    driver = usable_driver()
+    try:
+        with driver.using(array.device):
+            driver.order_after_default(stream)
     except CudaError as error:
         raise InternalError(f"A tensor in GPU memory cannot be used: {error}") from error
 
@@ -108,7 +162,9 @@ def _copy_to_host(target: int, array: DeviceArray) -> None:
     driver = usable_driver()
     try:
         with driver.using(array.device):
-            driver.synchronize()
+            if array.order is Order.UNKNOWN:
+                driver.synchronize()
+            # In order with the default stream.
             driver.copy_to_host(target, array.address, array.nbytes)
     except CudaError as error:
         raise InternalError(f"A tensor in GPU memory could not be copied: {error}") from error

@@ -38,7 +38,11 @@ LAUNCH_FAILED = 719
 _PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE: for all contexts of the process
 _LAZY_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, the only flag that there is
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_POINTER_BUFFER_ID = 7  # CU_POINTER_ATTRIBUTE_BUFFER_ID
 _POINTER_DEVICE = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+_LEGACY_STREAM = 1  # CU_STREAM_LEGACY, the default stream of a context
+_NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+_UUID_BYTES = 16
 
 _INT, _UINT, _SIZE = ctypes.c_int, ctypes.c_uint, ctypes.c_size_t
 _ADDRESS, _POINTER, _TEXT = ctypes.c_uint64, ctypes.c_void_p, ctypes.c_char_p
@@ -56,12 +60,20 @@ _PARAMETERS: dict[str, tuple[Any, ...]] = {
     "cuGetErrorName": (_INT, _POINTER),
     "cuDeviceGetCount": (_POINTER,),
     "cuDeviceGet": (_POINTER, _INT),
+    "cuDeviceGetUuid": (_POINTER, _INT),
+    "cuDeviceGetUuid_v2": (_POINTER, _INT),
     "cuDevicePrimaryCtxGetState": (_INT, _POINTER, _POINTER),
     "cuDevicePrimaryCtxRetain": (_POINTER, _INT),
     "cuDevicePrimaryCtxRelease_v2": (_INT,),
     "cuCtxPushCurrent_v2": (_POINTER,),
     "cuCtxPopCurrent_v2": (_POINTER,),
+    "cuCtxSetCurrent": (_POINTER,),
     "cuCtxSynchronize": (),
+    "cuStreamSynchronize": (_POINTER,),
+    "cuStreamWaitEvent": (_POINTER, _POINTER, _UINT),
+    "cuEventCreate": (_POINTER, _UINT),
+    "cuEventRecord": (_POINTER, _POINTER),
+    "cuEventDestroy_v2": (_POINTER,),
     "cuThreadExchangeStreamCaptureMode": (_POINTER,),
     "cuMemHostRegister_v2": (_POINTER, _SIZE, _UINT),
     "cuMemHostUnregister": (_POINTER,),
@@ -105,6 +117,12 @@ class Driver(Protocol):
     def using(self, device: int) -> contextlib.AbstractContextManager[None]:
         """Make the primary context of a device current, and restore the former one at the end."""
 
+    def make_current(self, device: int) -> None:
+        """Make the primary context of a device current on this thread, until the thread's end."""
+
+    def uuid_of(self, device: int) -> bytes:
+        """Returns what a device, or a part of one, is known by in every process."""
+
     def retain_context(self, device: int) -> None:
         """Keep the primary context of a device until `release_context`, even if nothing else does.
 
@@ -119,6 +137,12 @@ class Driver(Protocol):
 
     def synchronize(self) -> None:
         """Wait for all work that was submitted in the current context."""
+
+    def synchronize_default(self) -> None:
+        """Wait for what the default stream of the current context was asked for."""
+
+    def order_after_default(self, stream: int) -> None:
+        """Let a stream wait for the default stream; this thread does not wait."""
 
     def drain(self, page: int) -> None:
         """Wait like `synchronize`, without spoiling a graph that another thread captures.
@@ -152,6 +176,9 @@ class Driver(Protocol):
 
     def extent_of(self, address: int) -> tuple[int, int]:
         """Returns address and size of the allocation that an address is in."""
+
+    def allocation_id(self, address: int) -> int:
+        """Returns a number of an allocation that no other of this process has or had."""
 
     def device_of(self, address: int) -> int:
         """Returns the device whose memory an address is in."""
@@ -204,6 +231,19 @@ class LibraryDriver:
         finally:
             self._function("cuDevicePrimaryCtxRelease_v2")(handle)
 
+    def make_current(self, device: int) -> None:
+        context = _POINTER()
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device(device))
+        self._call("cuCtxSetCurrent", context)
+
+    def uuid_of(self, device: int) -> bytes:
+        uuid = (ctypes.c_ubyte * _UUID_BYTES)()
+        # The newer one distinguishes the parts of a device that is split (MIG).
+        newer = hasattr(self._library, "cuDeviceGetUuid_v2")
+        name = "cuDeviceGetUuid_v2" if newer else "cuDeviceGetUuid"
+        self._call(name, ctypes.byref(uuid), self._device(device))
+        return bytes(uuid)
+
     def retain_context(self, device: int) -> None:
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(_POINTER()), self._device(device))
 
@@ -216,6 +256,18 @@ class LibraryDriver:
 
     def synchronize(self) -> None:
         self._call("cuCtxSynchronize")
+
+    def synchronize_default(self) -> None:
+        self._call("cuStreamSynchronize", _LEGACY_STREAM)
+
+    def order_after_default(self, stream: int) -> None:
+        event = _POINTER()
+        self._call("cuEventCreate", ctypes.byref(event), _NO_TIMING)
+        try:
+            self._call("cuEventRecord", event, _LEGACY_STREAM)
+            self._call("cuStreamWaitEvent", stream, event, 0)
+        finally:  # the driver keeps it until it is not waited for any more
+            self._function("cuEventDestroy_v2")(event)
 
     def drain(self, page: int) -> None:
         # While a graph is captured, cuCtxSynchronize fails, and the capture with it, whatever the
@@ -253,6 +305,11 @@ class LibraryDriver:
         base, size = _ADDRESS(), _SIZE()
         self._call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), address)
         return base.value, size.value
+
+    def allocation_id(self, address: int) -> int:
+        number = ctypes.c_uint64()
+        self._call("cuPointerGetAttribute", ctypes.byref(number), _POINTER_BUFFER_ID, address)
+        return number.value
 
     def device_of(self, address: int) -> int:
         device = _INT()

@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import InternalError, InvalidArgumentError
-from pytriton.runtime.cuda.device_array import DeviceArray, usable_driver
+from pytriton.runtime.cuda.device_array import DeviceArray, Order, usable_driver
 from pytriton.runtime.cuda.driver import CudaError
 
 if TYPE_CHECKING:
@@ -89,7 +89,9 @@ class OpenRegions:
             ServerError: The region cannot be opened.
         """
         region = self._open(place)
-        return DeviceArray(region.address + place.offset, region.device, dtype, shape, region)
+        address = region.address + place.offset
+        # The client has written it before it has sent the request.
+        return DeviceArray(address, region.device, dtype, shape, region, Order.COMPLETE)
 
     def write(self, place: DevicePlace, array: DeviceArray | NDArray[Any], output: str) -> None:
         """Write an output to the memory of the client; all is there when this returns.
@@ -109,13 +111,14 @@ class OpenRegions:
         try:
             if isinstance(array, DeviceArray):
                 with driver.using(array.device):
-                    driver.synchronize()  # what computes it may run on any stream
+                    if array.order is Order.UNKNOWN:
+                        driver.synchronize()  # what computes it may run on any stream
                     driver.copy_on_device(target, array.address, size)
-                    driver.synchronize()  # such a copy goes on after the call
+                    driver.synchronize_default()  # such a copy goes on after the call
             else:
                 with driver.using(region.device):
                     driver.copy_to_device(target, array.ctypes.data, size)
-                    driver.synchronize()
+                    driver.synchronize_default()
         except CudaError as error:
             raise InternalError(
                 f"failed to write to CUDA shared memory region '{place.region}': {error}"

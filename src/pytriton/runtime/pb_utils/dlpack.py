@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pytriton.base import dtypes
 from pytriton.base.errors import ServerError
-from pytriton.runtime.cuda.device_array import DeviceArray
+from pytriton.runtime.cuda.device_array import DeviceArray, Order
 from pytriton.runtime.pb_utils.failures import TritonModelException
 
 CPU_DEVICE = (1, 0)
@@ -158,13 +158,15 @@ def import_tensor(source: Any) -> NDArray[Any] | DeviceArray:
     """Returns an array on the memory of another library's tensor, which it keeps alive.
 
     Work that the library has submitted for the tensor is done before what the default stream of its
-    GPU does from now on.
+    GPU does from now on, unless `source` is a capsule.
 
     Raises:
         TritonModelException: `source` is not a DLPack tensor, or has an unsupported kind.
     """
+    order = Order.UNKNOWN  # a capsule does not say on which stream it is computed
     if type(source).__name__ != "PyCapsule":
         source = _capsule_of(source)
+        order = Order.DEFAULT
     capsule = id(source)
     if not _capsule_is_valid(capsule, _UNUSED_NAME):
         raise TritonModelException(
@@ -176,7 +178,10 @@ def import_tensor(source: Any) -> NDArray[Any] | DeviceArray:
     dtype = _checked_dtype(managed.tensor)
     shape = _checked_shape(managed.tensor)
     _rename_capsule(capsule, _USED_NAME)
-    return _array_over(_ForeignMemory(address), managed.tensor, dtype, shape)
+    array = _array_over(_ForeignMemory(address), managed.tensor, dtype, shape)
+    if isinstance(array, DeviceArray):
+        array.order = order
+    return array
 
 
 class _ForeignMemory:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytriton.base import dtypes
-from pytriton.runtime.cuda.device_array import DeviceArray, wait_for_device
+from pytriton.runtime.cuda.device_array import DeviceArray, order_for_stream, wait_for_device
 from pytriton.runtime.pb_utils import dlpack
 from pytriton.runtime.pb_utils.arguments import text
 from pytriton.runtime.pb_utils.failures import TritonModelException
@@ -190,7 +190,7 @@ class DeviceTensor(Tensor):
         )
 
     def to_dlpack(self) -> Any:
-        # Whichever stream the tensor is used on, what was submitted for it before is done then.
+        # Nobody says on which stream the capsule is used.
         wait_for_device(self._array)  # type: ignore[arg-type]  # see above
         return super().to_dlpack()
 
@@ -204,7 +204,11 @@ class DeviceTensor(Tensor):
     ) -> Any:
         if copy:
             raise BufferError("a tensor in GPU memory is shared, not copied")
-        return super().__dlpack__(stream, max_version=max_version, dl_device=dl_device)
+        device = self.__dlpack_device__()
+        if dl_device is not None and tuple(dl_device) != device:
+            raise BufferError(f"the tensor is on device {device}, not on {dl_device}")
+        order_for_stream(self._array, stream)  # type: ignore[arg-type]  # see above
+        return super().to_dlpack()
 
 
 def _supported(array: NDArray[Any]) -> NDArray[Any]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pytriton.base.errors import ErrorCode, ServerError, resource_error, sendable_text
 from pytriton.base.lazy_module import LazyModule
+from pytriton.runtime.cuda.instance_device import device_of_instance, make_current
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.model_config import ModelConfig
 from pytriton.runtime.pb_utils.runtime import set_runtime
@@ -272,6 +273,8 @@ class ModelWorker:
 
     def _initialize(self, frame: Initialize) -> Initialized:
         find_files(frame)
+        self._device = device_of_instance(frame.arguments)
+        make_current(self._device)
         model_class = load_class(frame.model_path, frame.package)
         if frame.completes_config:
             return Initialized(config=_complete_config(model_class, frame.arguments))
@@ -302,6 +305,7 @@ class ModelWorker:
         return ModelExecution(model, frame.model_path, runs, self._runtime, self._coroutines)
 
     def _on_loop_thread(self, runs: BatchRegistry, thread: int) -> None:
+        make_current(self._device)
         runs.set_loop_thread(thread)
         self._connection.loop_reader.own_thread = thread
 
