@@ -43,6 +43,7 @@ class FakeDriver:
     def __init__(self, machine=None, *, active=(0,)):
         self.machine = machine or FakeMachine()
         self.active = list(active)
+        self.visible = [0, 1]
         self.registered = {}
         self.allocated = {}
         self.allocation_ids = {}
@@ -80,6 +81,13 @@ class FakeDriver:
     def uuid_of(self, device):
         self._count("uuid_of", device, needs_context=False)
         return bytes([device]) * 16
+
+    def device_with(self, uuid):
+        self._count("device_with", uuid, needs_context=False)
+        for device in self.visible:
+            if bytes([device]) * 16 == uuid:
+                return device
+        raise CudaError("device_with", cuda_driver.NO_DEVICE)
 
     def retain_context(self, device):
         self._count("retain_context", needs_context=False)

@@ -37,14 +37,19 @@ class DeviceBytes(bytes):
     """Stands for bytes in the memory of a GPU, of which the server knows only how many they are.
 
     Whoever reads it gets no bytes. Where they are is in `DeviceUse`.
+
+    Attributes:
+        block: What keeps them in the memory of an instance; None: they are in a client's.
     """
 
     size: int
+    block: Any
 
     @classmethod
-    def of_size(cls, size: int) -> DeviceBytes:
+    def of_size(cls, size: int, block: object = None) -> DeviceBytes:
         self = cls()
         self.size = size
+        self.block = block
         return self
 
     def __len__(self) -> int:
@@ -52,7 +57,10 @@ class DeviceBytes(bytes):
 
 
 class DevicePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A part of a region of GPU memory that a client has registered."""
+    """A part of GPU memory of another process.
+
+    It is in a region that a client has registered, or in an allocation that an instance has lent.
+    """
 
     region: str  # its name
     number: int  # that no other region of this server has or had
@@ -61,6 +69,31 @@ class DevicePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
     region_size: int
     offset: int  # from the start of the region
     size: int
+    # Of an allocation of an instance:
+    gpu: bytes = b""  # the device, as `Driver.uuid_of` gives it; numbers differ between processes
+    lease: int = 0  # what to say when the memory is not used any more
+    own: int = 0  # the receiver's own number of the memory, if it is its own
+
+
+class DeviceExport(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A tensor in GPU memory of an instance, which keeps it until it is released."""
+
+    block: int  # the instance's number of the tensor; 0: it is in memory that was lent
+    size: int
+    offset: int  # from the start of the allocation, or of what was lent
+    allocation: int = 0  # the instance's number of the allocation
+    handle: bytes = b""
+    gpu: bytes = b""
+    device: int = 0
+    allocation_size: int = 0
+    lease: int = 0  # that of the memory in which it is, if that was lent
+
+
+class DeviceWish(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Whoever gets these outputs of a request takes them in GPU memory."""
+
+    gpu: bytes = b""  # of this device only; empty: of any
+    outputs: tuple[str, ...] | None = None  # None: all
 
 
 class DeviceUse(msgspec.Struct, frozen=True, array_like=True):
@@ -76,11 +109,27 @@ class DeviceUse(msgspec.Struct, frozen=True, array_like=True):
 
 
 _lone_numbers = itertools.count(1)
+_device_keys: dict[frozenset[str], int] = {}  # there are as many as models have such inputs
 
 
 def lone_batch_key() -> tuple[tuple[int, ...], ...]:
     """Returns a batch key that no other request of this process has."""
     return ((-1, next(_lone_numbers)),)
+
+
+def device_batch_key(
+    device: DeviceUse, key: tuple[tuple[int, ...] | bool, ...]
+) -> tuple[tuple[int, ...] | bool, ...]:
+    """Returns the batch key of a request with tensors in GPU memory.
+
+    Those with the same inputs in memory of instances may run together. One with memory of a client
+    is alone, as its region may be wrong, which is no error of others.
+    """
+    places = (*device.inputs.values(), *device.outputs.values())
+    if not all(place.gpu for place in places):
+        return lone_batch_key()
+    number = _device_keys.setdefault(frozenset(device.inputs), len(_device_keys))
+    return (*key, (-2, number))
 
 
 class TraceContext(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -152,6 +201,7 @@ class InferRequest(msgspec.Struct, eq=False):
     operation: str = ""  # of OpenAI's routes, in the words of OpenTelemetry: chat, for example
     principal: str = ""  # who sent it; empty: nobody that the server knows
     device: DeviceUse | None = None  # None: none of its tensors is in GPU memory
+    device_wish: DeviceWish | None = None  # None: its outputs are wanted on the host
 
     # Set when the request is validated against its model.
     rows: int = 1  # batch dimension; 1 if the model has none

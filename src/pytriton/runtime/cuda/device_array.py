@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import logging
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.cuda.driver import Driver
 
+logger = logging.getLogger(__name__)
 _Byte = ctypes.c_char
 # Streams in the words of DLPack: nobody names one, or one that is ordered with the default stream.
 _ORDERED_STREAMS = frozenset({None, 0, 1, 2})
@@ -168,6 +170,69 @@ def _copy_to_host(target: int, array: DeviceArray) -> None:
             driver.copy_to_host(target, array.address, array.nbytes)
     except CudaError as error:
         raise InternalError(f"A tensor in GPU memory could not be copied: {error}") from error
+
+
+class DeviceMemory:
+    """Memory of a device that is ours; freed when nothing refers to it any more."""
+
+    __slots__ = ("_driver", "address", "device")
+
+    def __init__(self, driver: Driver, device: int, size: int) -> None:
+        self._driver = driver
+        self.device = device
+        self.address = 0  # until it is allocated
+        driver.retain_context(device)  # it would end with the context
+        try:
+            with driver.using(device):
+                self.address = driver.allocate(size)
+        except BaseException:
+            driver.release_context(device)
+            raise
+
+    def __del__(self) -> None:
+        if not self.address:
+            return
+        try:
+            with self._driver.using(self.device):
+                self._driver.free(self.address)  # waits for the GPU, which may still read it
+            self._driver.release_context(self.device)
+        except CudaError as error:
+            logger.warning("memory of GPU %d cannot be freed: %s", self.device, error)
+
+
+def gather(arrays: Sequence[DeviceArray | NDArray[Any]], device: int) -> DeviceArray:
+    """Returns arrays one after the other as one of a device, along their first dimension.
+
+    They differ in that dimension only. All is there when this returns.
+
+    Raises:
+        InternalError: The driver failed, or has no memory, or there is none.
+    """
+    first = arrays[0]
+    shape = first.shape
+    if len(arrays) > 1:
+        shape = (sum(array.shape[0] for array in arrays), *first.shape[1:])
+    driver = usable_driver()
+    try:
+        memory = DeviceMemory(driver, device, max(1, sum(array.nbytes for array in arrays)))
+        with driver.using(device):
+            at = memory.address
+            for array in arrays:
+                if not isinstance(array, DeviceArray):
+                    driver.copy_to_device(at, array.ctypes.data, array.nbytes)
+                elif array.nbytes:
+                    wait_for_device(array)
+                    driver.copy_on_device(at, array.address, array.nbytes)
+                at += array.nbytes
+            driver.synchronize_default()
+    except CudaError as error:
+        raise InternalError(f"Tensors could not be copied to GPU {device}: {error}") from error
+    return DeviceArray(memory.address, device, first.dtype, shape, memory, Order.COMPLETE)
+
+
+def copy_to_device(array: DeviceArray | NDArray[Any], device: int) -> DeviceArray:
+    """Returns a copy on a device, from the host or from another device; see `gather`."""
+    return gather((array,), device)
 
 
 def usable_driver() -> Driver:

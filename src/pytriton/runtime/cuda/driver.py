@@ -123,6 +123,9 @@ class Driver(Protocol):
     def uuid_of(self, device: int) -> bytes:
         """Returns what a device, or a part of one, is known by in every process."""
 
+    def device_with(self, uuid: bytes) -> int:
+        """Returns the device that `uuid_of` gives this for; an error if this process has none."""
+
     def retain_context(self, device: int) -> None:
         """Keep the primary context of a device until `release_context`, even if nothing else does.
 
@@ -243,6 +246,14 @@ class LibraryDriver:
         name = "cuDeviceGetUuid_v2" if newer else "cuDeviceGetUuid"
         self._call(name, ctypes.byref(uuid), self._device(device))
         return bytes(uuid)
+
+    def device_with(self, uuid: bytes) -> int:
+        count = _INT()
+        self._call("cuDeviceGetCount", ctypes.byref(count))
+        for number in range(count.value):
+            if self.uuid_of(number) == uuid:
+                return number
+        raise CudaError("cuDeviceGetUuid", NO_DEVICE, "the device is not visible here")
 
     def retain_context(self, device: int) -> None:
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(_POINTER()), self._device(device))

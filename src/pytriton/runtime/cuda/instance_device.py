@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import ServerError
+from pytriton.runtime.cuda import driver as cuda_driver
 from pytriton.runtime.cuda.device_array import usable_driver
 from pytriton.runtime.cuda.driver import CudaError
 
@@ -29,6 +30,21 @@ def device_of_instance(arguments: Mapping[str, str]) -> int:
         return ANY_DEVICE
     number = arguments.get("model_instance_device_id", "0")
     return int(number) if number.isdecimal() else ANY_DEVICE
+
+
+def gpu_in_use(device: int) -> bytes:
+    """Returns what the GPU that this process uses is known by in others; empty if that is open.
+
+    Loads nothing and makes nothing active. `device` is that of the instance, if it has one.
+    """
+    driver = cuda_driver.find_loaded()
+    try:
+        active = [] if driver is None else driver.active_devices()
+        if driver is None or (device not in active and len(active) != 1):
+            return b""
+        return driver.uuid_of(device if device in active else active[0])
+    except CudaError:  # it is loaded, but nobody has initialised it
+        return b""
 
 
 def make_current(device: int) -> None:

@@ -1,22 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regions of GPU memory of clients in the process of an instance: opened once, used, closed.
+"""GPU memory of other processes in that of an instance: opened once, used, closed.
 
-A region is opened with the first request that uses it, and kept. It is closed when the server says
-that the client has unregistered it, and no tensor of a model is on it any more.
+A region of a client, or an allocation of another instance, is opened with the first request that
+uses it, and kept. It is closed when the server says that the client has unregistered it or that the
+other process has freed it, and no tensor of a model is on it any more. Of allocations without
+tensors, only those used last stay open, as each keeps memory of a process that may have freed it.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
-from pytriton.base.errors import InternalError, InvalidArgumentError
+import msgspec
+
+from pytriton.base.errors import (
+    InternalError,
+    InvalidArgumentError,
+    ServerError,
+    UnavailableError,
+)
 from pytriton.runtime.cuda.device_array import DeviceArray, Order, usable_driver
 from pytriton.runtime.cuda.driver import CudaError
+from pytriton.runtime.transport.memory import observers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection
 
     import numpy as np
     from numpy.typing import NDArray
@@ -26,17 +38,26 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MOST_ALLOCATIONS = 32  # of other instances that stay open without a tensor on them
+
+
+def _words(place: DevicePlace) -> str:
+    if place.gpu:
+        return f"GPU memory {place.region}"
+    return f"CUDA shared memory region '{place.region}'"
+
 
 class OpenRegion:
     """A region that this process has opened; it is closed when nothing refers to it any more."""
 
-    __slots__ = ("_driver", "_has_context", "address", "device", "name")
+    __slots__ = ("_driver", "_has_context", "address", "device", "name", "size")
 
     def __init__(self, driver: Driver, place: DevicePlace) -> None:
         self._driver = driver
         self.device = place.device
         self.name = place.region
         self.address = 0  # until it is open
+        self.size = place.region_size
         self._has_context = False
         try:
             # For as long as it is open: it would end with the context, which a model that does not
@@ -47,15 +68,13 @@ class OpenRegion:
                 self.address = driver.open_memory(place.handle)
                 start, size = driver.extent_of(self.address)
         except CudaError as error:
-            raise InvalidArgumentError(
-                f"CUDA shared memory region '{place.region}' cannot be opened: {error}"
-            ) from error
+            raise InvalidArgumentError(f"{_words(place)} cannot be opened: {error}") from error
         # The client has said how large it is. Beyond its end, the GPU would fail for good.
         room = start + size - self.address
         if room < place.region_size:
             raise InvalidArgumentError(
-                f"CUDA shared memory region '{place.region}' was registered with "
-                f"{place.region_size} bytes, but its memory has {room}"
+                f"{_words(place)} was registered with {place.region_size} bytes, but its memory "
+                f"has {room}"
             )
 
     def __del__(self) -> None:
@@ -69,12 +88,54 @@ class OpenRegion:
             logger.warning("CUDA shared memory region '%s' cannot be closed: %s", self.name, error)
 
 
-class OpenRegions:
-    """The regions that this process keeps open, by the numbers that the server gave them."""
+class Lease:
+    """Memory of another instance, until the last tensor on it is gone.
 
-    def __init__(self, find_driver: Callable[[], Driver] = usable_driver) -> None:
+    Its owner may use the memory again only after all that the GPU was asked for until then: what
+    reads the tensor may run after the tensor itself is gone.
+    """
+
+    __slots__ = ("__weakref__", "_driver", "_end", "address", "number", "region", "size")
+
+    def __init__(
+        self, region: OpenRegion, place: DevicePlace, driver: Driver, end: Callable[[int], None]
+    ) -> None:
+        self.region = region
+        self.address = region.address + place.offset
+        self.size = place.size
+        self.number = place.lease
+        self._driver = driver
+        self._end = end
+
+    def __del__(self) -> None:
+        end = functools.partial(self._end, self.number)
+        if observers:
+            observers[0].release_after_work(end)
+            return
+        try:
+            with self._driver.using(self.region.device):
+                self._driver.synchronize()
+        except CudaError as error:  # the memory cannot be read any more, either
+            logger.debug("GPU memory is given back after an error: %s", error)
+        end()
+
+
+class OpenRegions:
+    """The regions that this process keeps open, by the numbers that the server gave them.
+
+    `end_lease` is called with the number of a lease that has ended, by any thread.
+    """
+
+    def __init__(
+        self,
+        find_driver: Callable[[], Driver] = usable_driver,
+        end_lease: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._find_driver = find_driver
+        self._end_lease = end_lease
         self._regions: dict[int, OpenRegion] = {}
+        self._lent: dict[int, None] = {}  # those of them that are allocations; used last is last
+        self._leases: weakref.WeakValueDictionary[int, Lease] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()  # models may send responses from several threads
 
     def __len__(self) -> int:
@@ -92,6 +153,62 @@ class OpenRegions:
         address = region.address + place.offset
         # The client has written it before it has sent the request.
         return DeviceArray(address, region.device, dtype, shape, region, Order.COMPLETE)
+
+    def lease(
+        self, place: DevicePlace, dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> DeviceArray:
+        """Returns a tensor in memory of another instance, which keeps it until the tensor is gone.
+
+        Raises:
+            UnavailableError: The memory cannot be opened.
+        """
+        try:
+            driver = self._find_driver()
+            if place.offset + place.size > place.region_size:
+                raise InvalidArgumentError(
+                    f"GPU memory {place.region} has {place.region_size} bytes, and no {place.size} "
+                    f"from {place.offset}"
+                )
+            # Devices have other numbers here if this process does not see all of them.
+            place = msgspec.structs.replace(place, device=driver.device_with(place.gpu))
+            region = self._open(place)
+        except (CudaError, ServerError) as error:
+            self._end_lease(place.lease)
+            text = f"{_words(place)} cannot be opened: {error}"
+            if isinstance(error, ServerError):
+                text = error.message
+            raise UnavailableError(text) from error
+        for observer in observers:
+            observer.on_device_memory()
+        lease = Lease(region, place, driver, self._end_lease)
+        self._leases[lease.number] = lease
+        self._keep_few(place.number)
+        return DeviceArray(lease.address, region.device, dtype, shape, lease, Order.COMPLETE)
+
+    def lease_at(self, array: DeviceArray) -> tuple[int, int] | None:
+        """Returns the lease of the memory that an array is in, and where; None if it is no such."""
+        end = array.address + array.nbytes
+        for lease in list(self._leases.values()):
+            if lease.address <= array.address and end <= lease.address + lease.size:
+                return lease.number, array.address - lease.address
+        return None
+
+    def is_open_at(self, array: DeviceArray) -> bool:
+        """Returns whether an array is in memory of another process."""
+        regions = list(self._regions.values())
+        return any(each.address <= array.address < each.address + each.size for each in regions)
+
+    def _keep_few(self, number: int) -> None:
+        """Close allocations that were not used for long, if there are too many."""
+        closed = []
+        with self._lock:
+            self._lent.pop(number, None)
+            self._lent[number] = None
+            while len(self._lent) > MOST_ALLOCATIONS:
+                oldest = next(iter(self._lent))
+                del self._lent[oldest]
+                closed.append(self._regions.pop(oldest, None))
+        del closed  # outside of the lock: closing calls the driver
 
     def write(self, place: DevicePlace, array: DeviceArray | NDArray[Any], output: str) -> None:
         """Write an output to the memory of the client; all is there when this returns.
@@ -124,10 +241,12 @@ class OpenRegions:
                 f"failed to write to CUDA shared memory region '{place.region}': {error}"
             ) from error
 
-    def drop(self, numbers: Iterable[int]) -> None:
+    def drop(self, numbers: Collection[int]) -> None:
         """Close regions, now or when the last tensor on them is gone."""
         with self._lock:
             dropped = [self._regions.pop(number, None) for number in numbers]
+            for number in numbers:
+                self._lent.pop(number, None)
         del dropped  # outside of the lock: closing calls the driver
 
     def _open(self, place: DevicePlace) -> OpenRegion:

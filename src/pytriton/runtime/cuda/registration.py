@@ -243,6 +243,23 @@ class Registrar:
             self._look_at += min(self._message_count, _MAX_INTERVAL)
             self.look()
 
+    def on_device_memory(self) -> None:
+        """Look for CUDA: this process uses it now, and what it was lent waits for the GPU."""
+        if self.state is RegistrarState.WATCHING:
+            self.look()
+
+    def release_after_work(self, release: Callable[[], None]) -> None:
+        """See `release_later`; without the thread, the GPU is waited for here."""
+        if self.state is not RegistrarState.ACTIVE:
+            driver = self._find_driver()
+            try:
+                for device in driver.active_devices() if driver is not None else ():
+                    with driver.using(device):  # type: ignore[union-attr]  # see above
+                        driver.synchronize()  # type: ignore[union-attr]
+            except CudaError as error:  # what was submitted has ended with its context
+                logger.debug("GPU memory is given back after an error: %s", error)
+        self.release_later(release)
+
     def release_later(self, release: Callable[[], None]) -> None:
         """Call `release` after all work that was submitted to the GPU until now."""
         if self.state is RegistrarState.ACTIVE:

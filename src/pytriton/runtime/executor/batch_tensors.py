@@ -117,6 +117,21 @@ def add_input(
     return TensorRef(name, first.dtype.number, shape, offset, size, block, shapes=shapes)
 
 
+def device_input(
+    name: str, requests: list[InferRequest], rows: int, *, batching: bool, ragged: bool
+) -> TensorRef:
+    """Returns the same as `add_input` for an input that is in GPU memory: it has no bytes here."""
+    first = requests[0].inputs[name]
+    size = sum([len(request.inputs[name].data) for request in requests])
+    shape = first.shape
+    shapes = _different_shapes(name, requests) if ragged and len(requests) > 1 else []
+    if shapes:
+        shape = (sum(map(prod, shapes)),)
+    elif batching and len(requests) > 1:
+        shape = (rows, *shape[1:])
+    return TensorRef(name, first.dtype.number, shape, 0, size, shapes=shapes)
+
+
 def _different_shapes(name: str, requests: list[InferRequest]) -> list[tuple[int, ...]]:
     """Returns the shape of an input for each request; none if they differ only in their rows."""
     shapes = [request.inputs[name].shape for request in requests]

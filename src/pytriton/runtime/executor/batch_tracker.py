@@ -15,6 +15,7 @@ from pytriton.runtime.executor import device_regions
 from pytriton.runtime.executor.batch_tensors import (
     add_columns,
     add_input,
+    device_input,
     make_tensor,
     output_columns,
     request_details,
@@ -25,6 +26,7 @@ from pytriton.runtime.executor.batch_tensors import (
     split_rows,
 )
 from pytriton.runtime.executor.columns import find_runs
+from pytriton.runtime.executor.device_blocks import ledger_of
 from pytriton.runtime.executor.inference import CLOSED_SINK, Outcome, RunningBatch
 from pytriton.runtime.transport.frames import (
     BatchFailure,
@@ -35,17 +37,23 @@ from pytriton.runtime.transport.frames import (
     ResponsesFrame,
 )
 from pytriton.runtime.transport.loop_channel import ProtocolError
-from pytriton.runtime.transport.refs import TensorRef
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from pytriton.base.errors import ServerError
-    from pytriton.base.messages import DeviceUse, InferRequest, InferTensor, OutputBurst
+    from pytriton.base.messages import (
+        DeviceExport,
+        DeviceUse,
+        InferRequest,
+        InferTensor,
+        OutputBurst,
+    )
     from pytriton.runtime.executor.columns import ChunkExecutionTrace, ChunkRun
     from pytriton.runtime.executor.inference import Inference, Instance, InstanceEvents, ModelLabels
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.frames import ResponseItem, ResponseRows
+    from pytriton.runtime.transport.refs import TensorRef
 
 
 class BatchTracker:
@@ -124,10 +132,7 @@ class BatchTracker:
         if not is_lone and (runs := find_runs(inferences)):
             frame = self._columns_frame(batch, runs, payload)
         else:
-            requests = [inference.request for inference in inferences]
-            rows = [request.rows for request in requests]
-            refs = self._add_inputs(requests, sum(rows), payload)
-            frame = Execute(batch_id, rows, refs, device=requests[0].device)
+            frame = self._requests_frame(batch, payload)
         if batch.has_others:
             self._describe_others(batch, frame)
         else:
@@ -146,10 +151,22 @@ class BatchTracker:
         self.running[batch_id] = self.executing[batch_id] = batch
         return frame
 
+    def _requests_frame(self, batch: RunningBatch, payload: Payload) -> Execute:
+        """Returns the frame of a batch without chunks."""
+        requests = [inference.request for inference in batch.inferences]
+        rows = [request.rows for request in requests]
+        frame = Execute(batch.id, rows, self._add_inputs(requests, sum(rows), payload))
+        if requests[0].device is not None:
+            frame.devices = self._lend_device_inputs(batch, requests)
+        return frame
+
     def discard(self, batch_id: int) -> None:
         """Remove a batch that could not be sent; no outcomes are reported."""
-        self.running.pop(batch_id, None)
+        batch = self.running.pop(batch_id, None)
         self.executing.pop(batch_id, None)
+        ledger = ledger_of(self._instance)
+        if batch is not None and batch.leases and ledger is not None:
+            ledger.end_leases(batch.leases)
 
     def cancel_frame(self, inference: Inference) -> Cancel | None:
         """Returns the frame that cancels a request; None if its batch was answered."""
@@ -240,6 +257,8 @@ class BatchTracker:
                 frame.outputs[position] = list(labels.returned_outputs(request.outputs))
             if request.id:
                 frame.ids[position] = request.id
+            if request.device_wish is not None:
+                frame.device_wishes[position] = request.device_wish
             if inference.trace is not None:
                 self._trace(batch, frame)
                 context = inference.trace.context(is_model_file=labels.is_model_file)
@@ -256,30 +275,35 @@ class BatchTracker:
         """Add those inputs that are no columns, each of all requests."""
         batching, ragged = self._labels.batching, self._labels.ragged_inputs
         first_inputs = requests[0].inputs
-        if requests[0].device is not None:
-            assert len(requests) == 1, "a request with GPU memory has a batch key of its own"
-            return self._add_device_inputs(requests[0], requests[0].device, payload)
+        # Requests of a batch have the same of their inputs in GPU memory: see `device_batch_key`.
+        device = requests[0].device
+        on_device = () if device is None else device.inputs
+        for request in requests if device is not None else ():
+            device_regions.use(request.device, self._instance)  # type: ignore[arg-type]  # see above
         return [
-            add_input(payload, name, requests, row_count, batching=batching, ragged=name in ragged)
+            device_input(name, requests, row_count, batching=batching, ragged=name in ragged)
+            if name in on_device
+            else add_input(
+                payload, name, requests, row_count, batching=batching, ragged=name in ragged
+            )
             for name in self._labels.input_names
             if name in first_inputs and name not in columns
         ]
 
-    def _add_device_inputs(
-        self, request: InferRequest, device: DeviceUse, payload: Payload
-    ) -> list[TensorRef]:
-        """Add the inputs of a request of which some are in GPU memory; it is alone in its batch."""
-        device_regions.use(device, self._instance)
-        refs = []
-        for name in self._labels.input_names:
-            if name in device.inputs:
-                tensor = request.inputs[name]
-                size = len(tensor.data)
-                refs.append(TensorRef(name, tensor.dtype.number, tensor.shape, 0, size))
-            elif name in request.inputs:
-                batching = self._labels.batching
-                refs.append(add_input(payload, name, [request], request.rows, batching=batching))
-        return refs
+    def _lend_device_inputs(
+        self, batch: RunningBatch, requests: list[InferRequest]
+    ) -> dict[int, DeviceUse]:
+        """Returns where inputs and outputs of requests are that are in GPU memory."""
+        ledger = ledger_of(self._instance)
+        uses: dict[int, DeviceUse] = {}
+        for position, request in enumerate(requests):
+            assert request.device is not None, "it has the batch key of others that have it"
+            use = request.device
+            if ledger is not None:
+                use = ledger.lend_use(use, request.inputs)
+                batch.leases += [place.lease for place in use.inputs.values() if place.lease]
+            uses[position] = use
+        return uses
 
     # Answers of the instance
 
@@ -512,14 +536,25 @@ class BatchTracker:
         if item.error is not None:
             error = error_from_code(item.error_code, item.error, item.origin)
         elif item.outputs is not None and (error := self._reshape(item.outputs)) is None:
+            outputs = [make_tensor(received, ref) for ref in item.outputs]
+            if item.device is not None:
+                self._take_exports(batch.inferences[item.position].request, outputs, item.device)
             response = InferResponse(
                 labels.name,
                 labels.version,
                 batch.inferences[item.position].request.id,
-                [make_tensor(received, ref) for ref in item.outputs],
+                outputs,
                 item.parameters,
             )
         return Outcome(item.position, response, error, item.is_final, item.is_rescheduled)
+
+    def _take_exports(
+        self, request: InferRequest, outputs: list[InferTensor], exports: dict[str, DeviceExport]
+    ) -> None:
+        ledger = ledger_of(self._instance)
+        if ledger is None or request.device_wish is None:
+            raise ProtocolError("expected outputs on the host, got some in GPU memory")
+        ledger.replace_data(outputs, exports)
 
     def _handle_failure(self, frame: BatchFailure) -> None:
         returned = self.executing.pop(frame.batch, None)

@@ -18,6 +18,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.base.errors import InternalError, ServerError, error_for_clients, sendable_text
+from pytriton.base.messages import DeviceBytes
 from pytriton.runtime.executor.batch_tensors import make_tensor
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
 from pytriton.runtime.transport.frames import (
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from pytriton.base.messages import InferResponse, InferTensor, ResponseSink
+    from pytriton.runtime.executor.device_blocks import DeviceLedger
     from pytriton.runtime.transport.arena import MemoryTrimmer
     from pytriton.runtime.transport.channel import Received
 
@@ -57,7 +59,14 @@ class CallServer:
     for a worker on this machine, whose lines name a file only.
     """
 
-    def __init__(self, channel: LoopChannel, services: WorkerServices, origin: str = "") -> None:
+    def __init__(
+        self,
+        channel: LoopChannel,
+        services: WorkerServices,
+        origin: str = "",
+        ledger: DeviceLedger | None = None,
+    ) -> None:
+        self._ledger = ledger  # None: the caller has no tensors in GPU memory
         self._channel = channel
         self._services = services
         self._origin = origin
@@ -99,6 +108,8 @@ class CallServer:
         self._calls[frame.call] = call
         try:
             inputs = {ref.name: make_tensor(received, ref) for ref in frame.inputs}
+            if frame.device and self._ledger is not None:
+                self._ledger.replace_data(inputs.values(), frame.device)
         except Exception as error:  # noqa: BLE001  see below
             reason = error_for_clients(error, f"it read a call of model {frame.model_name}")
             call.on_error(reason)
@@ -138,13 +149,22 @@ class CallServer:
         else:
             payload = self._channel.payload()
             refs = []
+            places = {}
             for tensor in response.outputs:
+                if isinstance(tensor.data, DeviceBytes):
+                    assert self._ledger is not None, "only such a caller asks for GPU memory"
+                    places[tensor.name] = self._ledger.lend(tensor.data.block)
+                    ref = TensorRef(tensor.name, tensor.dtype.number, tensor.shape, 0, 0)
+                    refs.append(ref)
+                    continue
                 size = len(tensor.data)
                 block, offset = payload.add((tensor.data,), size)
                 refs.append(
                     TensorRef(tensor.name, tensor.dtype.number, tensor.shape, offset, size, block)
                 )
-            frame = InferReply(number, refs, is_final, parameters=response.parameters)
+            frame = InferReply(
+                number, refs, is_final, parameters=response.parameters, device=places or None
+            )
         self._channel.send(frame, payload)
 
     def reply_error(self, number: int, error: ServerError, *, is_final: bool) -> None:

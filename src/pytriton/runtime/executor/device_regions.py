@@ -16,10 +16,12 @@ from pytriton.base.errors import NotFoundError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from pytriton.base.messages import DeviceUse
+    from pytriton.base.messages import DevicePlace, DeviceUse
     from pytriton.runtime.executor.inference import Instance
 
 _numbers = itertools.count(1)
+# Instances whose models want inputs in GPU memory where they are; most servers have none.
+_keeping: weakref.WeakSet[DeviceInstance] = weakref.WeakSet()
 # By the number of each region that is registered: the instances that may have it open.
 _users: dict[int, weakref.WeakKeyDictionary[DeviceInstance, None]] = {}
 
@@ -28,12 +30,24 @@ _users: dict[int, weakref.WeakKeyDictionary[DeviceInstance, None]] = {}
 class DeviceInstance(Protocol):
     """An instance that takes requests with tensors in GPU memory."""
 
+    name: str
+
     @property
     def takes_device_memory(self) -> bool:
         """Whether its process is on this machine and knows what to do with GPU memory."""
 
     def drop_regions(self, numbers: Collection[int]) -> None:
         """Have its process close regions, as soon as no request uses them any more."""
+
+
+def add_keeping(instance: DeviceInstance) -> None:
+    """Note that the model of an instance wants inputs that are in GPU memory there."""
+    _keeping.add(instance)
+
+
+def has_keeping() -> bool:
+    """Returns whether there is such an instance."""
+    return bool(_keeping)
 
 
 def add_region() -> int:
@@ -62,7 +76,18 @@ def use(device: DeviceUse, instance: Instance) -> None:
             "model.py on the server's machine does"
         )
     for place in (*device.inputs.values(), *device.outputs.values()):
-        users = _users.get(place.number)
-        if users is None:
-            raise NotFoundError(f"Unable to find cuda shared memory region: '{place.region}'")
-        users[instance] = None
+        add_user(place, instance)
+
+
+def add_user(place: DevicePlace, instance: DeviceInstance) -> None:
+    """Note that an instance is about to get a tensor, and may open its region.
+
+    Raises:
+        NotFoundError: A region was unregistered, or the process that it is of has ended.
+    """
+    users = _users.get(place.number)
+    if users is None:
+        if place.gpu:
+            raise NotFoundError(f"GPU memory {place.region} is gone: its process has freed it")
+        raise NotFoundError(f"Unable to find cuda shared memory region: '{place.region}'")
+    users[instance] = None

@@ -132,6 +132,7 @@ class RunningBatch(msgspec.Struct, eq=False):
     processor_ns: int = 0
     bytes_in: int = 0  # of tensors
     bytes_out: int = 0
+    leases: list[int] = []  # of inputs in GPU memory of other instances
 
 
 class Outcome(msgspec.Struct, gc=False):

@@ -16,9 +16,11 @@ from pytriton.base.errors import (
     UnavailableError,
     error_from_code,
 )
+from pytriton.runtime.executor import device_regions
 from pytriton.runtime.executor.batch_tracker import BatchTracker
 from pytriton.runtime.executor.call_server import CallServer, ForkListener
 from pytriton.runtime.executor.channel_instance import FramedInstance, gone_error
+from pytriton.runtime.executor.device_blocks import OTHER_MACHINE, SANDBOX, DeviceLedger
 from pytriton.runtime.executor.inference import ModelLabels
 from pytriton.runtime.executor.worker import (
     PROCESS_ENDED,
@@ -29,6 +31,7 @@ from pytriton.runtime.executor.worker import (
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.frames import (
     CheckReady,
+    DeviceNotes,
     DropRegions,
     Finalize,
     Finalized,
@@ -36,6 +39,7 @@ from pytriton.runtime.transport.frames import (
     Initialized,
     LogChange,
     ReadyReport,
+    ReleaseExports,
 )
 from pytriton.runtime.transport.loop_channel import LoopChannel
 
@@ -78,6 +82,8 @@ class PythonInstance(FramedInstance):
         self.concurrency = 1
         self.has_ready_check = False
         self._takes_device_memory = False
+        model = (labels.name, labels.version)
+        self.device_ledger = DeviceLedger(self, model, loop, self._send_releases)
         self.ended: asyncio.Future[None] = loop.create_future()
         self._worker = worker
         self._loop = loop
@@ -93,7 +99,7 @@ class PythonInstance(FramedInstance):
             on_lost=self._on_lost,
         )
         origin = f"{self.name}@{worker.node}" if worker.node else ""
-        self._call_server = CallServer(self._channel, services, origin)
+        self._call_server = CallServer(self._channel, services, origin, self.device_ledger)
         self._group = worker.open_group(memory, loop, services, self._on_rank_lost)
         self._fork_listener: ForkListener | None = None
         if worker.fork_socket is not None:
@@ -156,6 +162,22 @@ class PythonInstance(FramedInstance):
         if self._channel.is_open and not self._is_lost:
             self._channel.send(DropRegions(list(numbers)))
 
+    def _send_releases(self, frame: ReleaseExports) -> None:
+        if self._channel.is_open and not self._is_lost:
+            self._channel.send(frame)
+
+    def _set_device_ledger(self, report: Initialized) -> None:
+        ledger = self.device_ledger
+        ledger.keeps_inputs, ledger.gpu = report.keeps_device_inputs, report.gpu
+        if self.node:
+            ledger.refusal = OTHER_MACHINE
+        elif self._worker.is_enclosed:
+            ledger.refusal = SANDBOX
+        elif report.takes_device_memory:
+            ledger.refusal = ""
+            if report.keeps_device_inputs:
+                device_regions.add_keeping(self)
+
     @property
     def free_slots(self) -> int:
         """The number of batches that the instance accepts now."""
@@ -185,6 +207,7 @@ class PythonInstance(FramedInstance):
             raise error_from_code(code, report.error)
         self.has_ready_check = report.has_ready_check
         self._takes_device_memory = report.takes_device_memory
+        self._set_device_ledger(report)
         if report.is_async:
             self.concurrency = ASYNC_CONCURRENCY
             self._channel.reads_ahead = True
@@ -265,6 +288,8 @@ class PythonInstance(FramedInstance):
         elif isinstance(frame, ReadyReport):
             if frame.call == self._ready_number:
                 self._answer_ready(is_ready=frame.is_ready)
+        elif isinstance(frame, DeviceNotes):
+            self.device_ledger.on_notes(frame)
         elif isinstance(frame, Finalized):
             if self._group is not None:
                 self._group.on_first_finalized(self._worker.kill)
@@ -333,6 +358,7 @@ class PythonInstance(FramedInstance):
             self._fork_listener.close()
         self._call_server.close()
         self._services.close()
+        self.device_ledger.close()
         self._answer_ready(is_ready=False)
         kind = self._error_kind()
         error = kind(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of memory that models name. Tensors are in host memory, whatever a model prefers."""
+"""Kinds of memory that models name."""
 
 from __future__ import annotations
 
@@ -37,6 +37,16 @@ class PreferredMemory:
             )
         self._memory_type = preferred_memory_type
         self._device_id = integer(preferred_device_id, "preferred_device_id")
+
+    @property
+    def is_host(self) -> bool:
+        """Whether it is that of the host."""
+        return self._memory_type is MemoryType.TRITONSERVER_MEMORY_CPU
+
+    @property
+    def device(self) -> int:
+        """The number of the GPU."""
+        return self._device_id
 
     def __repr__(self) -> str:
         return f"PreferredMemory({self._memory_type.name}, {self._device_id})"

@@ -73,6 +73,7 @@ class RequestFields(msgspec.Struct, frozen=True):
     # The model to call, if a model has made the request.
     model_name: str = ""
     model_version: int = -1
+    preferred_memory: PreferredMemory | None = None
 
 
 NO_FIELDS = RequestFields()
@@ -90,7 +91,8 @@ class InferenceRequest:
         model_version: The version of the model; -1 for the newest.
         flags: `TRITONSERVER_REQUEST_FLAG_SEQUENCE_START` and `..._END`, added up.
         timeout: Microseconds that the request may wait in a queue; 0 for no limit.
-        preferred_memory: The preferred memory for outputs; they always arrive in host memory.
+        preferred_memory: The memory for outputs. Without it, they arrive where the called model
+            has put them, if that can be shared, or in host memory.
         trace: The `trace()` of the request for which this one is made.
         parameters: Parameters for the called model, of type bool, int or str.
 
@@ -141,6 +143,7 @@ class InferenceRequest:
             None if trace is None else trace.context,
             model_name,
             model_version,
+            preferred_memory,
         )
         self._batch: RequestBatch | None = None
         self._position = 0
@@ -185,6 +188,11 @@ class InferenceRequest:
     def model_version(self) -> int:
         """The version of the model to call; -1 for the newest."""
         return self._fields.model_version
+
+    @property
+    def preferred_memory(self) -> PreferredMemory | None:
+        """The memory for the outputs of the model to call; None: any."""
+        return self._fields.preferred_memory
 
     @property
     def parameter_values(self) -> dict[str, ParameterValue] | None:

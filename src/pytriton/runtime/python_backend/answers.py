@@ -18,6 +18,7 @@ from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.request import RELEASE_RESCHEDULE
 from pytriton.runtime.pb_utils.response import InferenceResponse
 from pytriton.runtime.pb_utils.tensor import Tensor
+from pytriton.runtime.python_backend.device_tensors import exports_of
 from pytriton.runtime.python_backend.failure_text import RuleError, describe
 from pytriton.runtime.transport.arena import find_unshared_remote_block
 from pytriton.runtime.transport.frames import BatchResult, ResponseItem
@@ -300,13 +301,23 @@ def make_item(
     names: Collection[str],
     *,
     is_final: bool = True,
+    has_shared: bool = False,
 ) -> ResponseItem:
-    """Returns one response, one error, or an end without tensors."""
+    """Returns one response, one error, or an end without tensors.
+
+    `has_shared`: some of its tensors may stay in GPU memory.
+    """
     if response is None:
         return ResponseItem(batch, position, None, is_final)
     if (failure := response.failure) is not None:
         return ResponseItem(batch, position, None, is_final, failure.message(), int(failure.code()))
-    refs = [add_tensor(payload, tensor) for tensor in response.tensors if tensor.name() in names]
+    tensors = [tensor for tensor in response.tensors if tensor.name() in names]
+    refs = [add_tensor(payload, tensor) for tensor in tensors]
     return ResponseItem(
-        batch, position, refs, is_final, parameters=response.parameter_values or None
+        batch,
+        position,
+        refs,
+        is_final,
+        parameters=response.parameter_values or None,
+        device=exports_of(tensors) if has_shared else None,
     )

@@ -178,11 +178,18 @@ class BatchRun(ResponseWindows):
         return self.execute.outputs.get(position, self._runs.output_names)
 
     def placed(self, position: int, response: InferenceResponse) -> InferenceResponse:
-        """Write outputs to GPU memory of the client; returns the response without their bytes."""
-        device = self.execute.device
-        if device is None:
-            return response
-        return self._runs.device.place(response, self.names(position), device)
+        """Leave outputs in GPU memory that belong there; returns the response without their bytes.
+
+        They are written to memory of the client, or stay where they are for another model.
+        """
+        names = self.names(position)
+        device = self.execute.devices.get(position)
+        if device is not None:
+            response = self._runs.device.place(response, names, device)
+        wish = self.execute.device_wishes.get(position)
+        if wish is not None:
+            response = self._runs.device.share_outputs(response, names, wish)
+        return response
 
     def end(self) -> None:
         """Mark all requests as answered."""
@@ -206,14 +213,19 @@ class BatchRun(ResponseWindows):
             raise TritonModelException(SENDER_CLOSED)
         window = None
         is_first = False
-        if response is not None and self.execute.device is not None:
+        execute = self.execute
+        has_device = bool(execute.devices or execute.device_wishes)
+        if response is not None and has_device:
             response = self.placed(position, response)
         if response is not None and runs.is_decoupled:
             window = self._windows.get(position) or self._window(position)
             is_first = not window.has_sent
             if not window.is_open and not window.is_satisfied():
                 self._wait_for_client(window)
-            if not is_final and (packed := pack_small(response, self.names(position))) is not None:
+            packed = None
+            if not is_final and not has_device:
+                packed = pack_small(response, self.names(position))
+            if packed is not None:
                 window.spend(packed[2])
                 request = (self.execute.batch, position)
                 runs.outbox.respond_small(request, *packed, self.started_ns, at_once=is_first)
@@ -249,7 +261,13 @@ class BatchRun(ResponseWindows):
     ) -> ResponseItem:
         batch = self.execute.batch
         item = make_item(
-            payload, batch, position, response, self.names(position), is_final=is_final
+            payload,
+            batch,
+            position,
+            response,
+            self.names(position),
+            is_final=is_final,
+            has_shared=bool(self.execute.device_wishes),
         )
         if window is not None:
             window.spend(sum([ref.size for ref in item.outputs or ()]))

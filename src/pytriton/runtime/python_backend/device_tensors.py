@@ -1,33 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of requests that are in GPU memory of their client: inputs for models, and outputs.
+"""Tensors of requests in GPU memory of other processes, and tensors for others in that of this one.
 
 By default a model gets its inputs in host memory, as in Triton; its configuration may ask for those
-that are in GPU memory to stay there.
+that are in GPU memory to stay there. Outputs, and inputs of calls, stay there if whoever gets them
+takes them so, and if they can be shared; otherwise they are copied, and the reason is counted.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pytriton.base.dtypes import BY_NUMBER, BYTES, array_to_bytes_elements, encode_bytes
-from pytriton.runtime.cuda.device_array import write_to_host
+from pytriton.base.errors import InternalError, ServerError
+from pytriton.base.messages import DeviceExport
+from pytriton.runtime.cuda import driver as cuda_driver
+from pytriton.runtime.cuda.device_array import (
+    DeviceArray,
+    Order,
+    copy_to_device,
+    wait_for_device,
+    write_to_host,
+)
+from pytriton.runtime.cuda.driver import CudaError
+from pytriton.runtime.cuda.exports import (
+    CANNOT_OPEN,
+    CLIENT_REGION,
+    DRIVER_ERROR,
+    OUT_OF_MEMORY,
+    Exports,
+    NotShareableError,
+)
 from pytriton.runtime.cuda.regions import OpenRegions, PlacedArray
 from pytriton.runtime.pb_utils.response import InferenceResponse
 from pytriton.runtime.pb_utils.tensor import DeviceTensor, Tensor
 from pytriton.runtime.transport.arena import block_bytes
-from pytriton.runtime.transport.frames import DropRegions
+from pytriton.runtime.transport.frames import DeviceNotes, DropRegions, ReleaseExports
 from pytriton.runtime.transport.memory import observers
 from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from pytriton.base.messages import DevicePlace, DeviceUse
+    from pytriton.base.messages import DevicePlace, DeviceUse, DeviceWish
+    from pytriton.runtime.pb_utils.memory import PreferredMemory
     from pytriton.runtime.transport.arena import Block
     from pytriton.runtime.transport.channel import Received
     from pytriton.runtime.transport.refs import TensorRef
@@ -45,8 +66,26 @@ def _strings_of(array: NDArray[Any]) -> NDArray[np.uint8]:
     return np.frombuffer(encode_bytes(array_to_bytes_elements(array)), np.uint8)
 
 
+class SharedArray(PlacedArray):
+    """An output that stays in memory of this process: the server gets no bytes, but its place."""
+
+    __slots__ = ("export",)
+
+    export: DeviceExport
+
+    @classmethod
+    def exported(cls, array: DeviceArray, export: DeviceExport) -> SharedArray:
+        """Returns what is sent in place of an array."""
+        self = cls(0, 0, array.dtype, array.shape, None)
+        self.export = export
+        return self
+
+
 class DeviceTensors:
-    """The GPU memory of clients, as one model uses it."""
+    """The GPU memory of clients and of other instances, as one model uses it.
+
+    `post` sends a frame to the server, from any thread and from finalizers.
+    """
 
     def __init__(
         self,
@@ -54,25 +93,107 @@ class DeviceTensors:
         keeps_on_device: bool,
         allocate: Callable[[int], Block | None] = lambda _: None,
         regions: OpenRegions | None = None,
+        exports: Exports | None = None,
+        post: Callable[[DeviceNotes], None] = lambda _: None,
     ) -> None:
-        self._keeps_on_device = keeps_on_device
+        self.keeps_on_device = keeps_on_device
         self._allocate = allocate  # returns shared memory, which may be registered with the driver
-        self._regions = OpenRegions() if regions is None else regions
+        self._post = post
+        self._process = os.getpid()
+        self._regions = OpenRegions(end_lease=self._end_lease) if regions is None else regions
+        self._exports = Exports() if exports is None else exports
+        self.refusal = ""  # why GPU memory of others cannot be used here
 
-    def inputs(self, received: Received, refs: list[TensorRef], device: DeviceUse) -> list[Tensor]:
-        """Returns the inputs of a request.
+    # What comes
+
+    def column(
+        self, ref: TensorRef, uses: Mapping[int, DeviceUse], rows: Sequence[int]
+    ) -> list[Tensor]:
+        """Returns an input that is in GPU memory, for each request of a batch.
 
         Raises:
             ServerError: A region cannot be opened or read.
         """
         for observer in observers:  # as if the tensors had come in shared memory
             observer.on_message()
+        count = len(rows)
+        shapes = ref.shapes
+        if not shapes:
+            tail = ref.shape[1:]
+            shapes = [ref.shape] if count == 1 else [(each, *tail) for each in rows]
         return [
-            self._input(ref, device.inputs[ref.name])
-            if ref.name in device.inputs
-            else Tensor.from_array(ref.name, received.array(ref))
-            for ref in refs
+            self._input(ref, shapes[position], uses[position].inputs[ref.name])
+            for position in range(count)
         ]
+
+    def output(self, ref: TensorRef, place: DevicePlace) -> Tensor:
+        """Returns an output of a called model that is in GPU memory.
+
+        Raises:
+            ServerError: It cannot be opened.
+        """
+        return DeviceTensor.of_device(ref.name, self._array(place, ref.dtype, ref.shape))
+
+    def moved(self, response: InferenceResponse, preferred: PreferredMemory) -> InferenceResponse:
+        """Returns a response with its outputs in the memory that the caller prefers.
+
+        Strings stay on the host, and so does all for which there is no GPU or no room.
+        """
+        if preferred.is_host or response.failure is not None:
+            return response
+        tensors = [self._moved(tensor, preferred.device) for tensor in response.tensors]
+        return InferenceResponse.received(tensors, None, response.parameter_values)
+
+    def _moved(self, tensor: Tensor, device: int) -> Tensor:
+        dtype, _, array = tensor.to_wire()
+        if dtype is BYTES or not array.nbytes or getattr(array, "device", None) == device:
+            return tensor
+        try:
+            return DeviceTensor.of_device(tensor.name(), copy_to_device(array, device))
+        except ServerError as error:
+            cause = error.__cause__
+            is_full = isinstance(cause, CudaError) and cause.code == cuda_driver.OUT_OF_MEMORY
+            self.count_copy(OUT_OF_MEMORY if is_full else DRIVER_ERROR)
+            return tensor
+
+    def _input(self, ref: TensorRef, shape: tuple[int, ...], place: DevicePlace) -> Tensor:
+        array = self._array(place, ref.dtype, shape)
+        if self.keeps_on_device:
+            return DeviceTensor.of_device(ref.name, array)
+        size = array.nbytes
+        block = self._allocate(size) if size > INLINE_TENSOR_BYTES else None
+        if block is None:
+            return Tensor.from_array(ref.name, array.copy())
+        memory = block_bytes(block)[:size]
+        write_to_host((array,), memory.data)
+        return Tensor.from_array(ref.name, memory.view(array.dtype).reshape(array.shape))
+
+    def _array(self, place: DevicePlace, dtype: int, shape: tuple[int, ...]) -> DeviceArray:
+        kind = BY_NUMBER[dtype].numpy
+        if not place.lease:
+            return self._regions.array(place, kind, shape)
+        if place.own:
+            return self._own_array(place, kind, shape)
+        try:
+            return self._regions.lease(place, kind, shape)
+        except ServerError:
+            self.refusal = CANNOT_OPEN
+            self._post(DeviceNotes(is_closed=CANNOT_OPEN))
+            raise
+
+    def _own_array(
+        self, place: DevicePlace, dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> DeviceArray:
+        """Returns a tensor that this process has exported, and gets back."""
+        kept = self._exports.kept(place.own)
+        self._end_lease(place.lease)  # the array below keeps it here
+        if kept is None:
+            raise InternalError(f"GPU memory {place.region} was given up before it came back")
+        address = kept.base + place.offset
+        array = kept.array
+        return DeviceArray(address, array.device, dtype, shape, array, Order.COMPLETE)
+
+    # What goes
 
     def place(
         self, response: InferenceResponse, names: Collection[str], device: DeviceUse
@@ -96,19 +217,82 @@ class DeviceTensors:
                 tensors.append(tensor)
         return InferenceResponse.received(tensors, None, response.parameter_values)
 
+    def share_outputs(
+        self, response: InferenceResponse, names: Collection[str], wish: DeviceWish
+    ) -> InferenceResponse:
+        """Keep those outputs in GPU memory that are there and wanted there."""
+        if response.failure is not None:
+            return response
+        wanted = names if wish.outputs is None else [each for each in wish.outputs if each in names]
+        tensors = [
+            self.shared(tensor, wish.gpu) if tensor.name() in wanted else tensor
+            for tensor in response.tensors
+        ]
+        return InferenceResponse.received(tensors, None, response.parameter_values)
+
+    def shared(self, tensor: Tensor, gpu: bytes) -> Tensor:
+        """Returns what is sent in place of a tensor, for whoever takes it on this device.
+
+        That is the tensor itself if it is on the host, or has to go through it.
+        """
+        array: object = tensor.to_wire()[2] if not tensor.is_cpu() else None
+        if not isinstance(array, DeviceArray) or isinstance(array, PlacedArray):
+            return tensor
+        try:
+            export = self._export(array, gpu)
+        except NotShareableError as error:
+            self.count_copy(error.reason)
+            return tensor
+        return DeviceTensor.of_device(tensor.name(), SharedArray.exported(array, export))
+
+    def _export(self, array: DeviceArray, gpu: bytes) -> DeviceExport:
+        found = self._regions.lease_at(array)
+        if found is not None:
+            wait_for_device(array)  # the model may have written to it
+            lease, offset = found
+            return DeviceExport(0, array.nbytes, offset, lease=lease)
+        if self._regions.is_open_at(array):
+            raise NotShareableError(CLIENT_REGION)
+        export, gone = self._exports.add(array, gpu)
+        if gone:
+            self._post(DeviceNotes(gone=gone))
+        return export
+
+    def count_copy(self, reason: str) -> None:
+        """Tell the server that a tensor went through the host."""
+        self._post(DeviceNotes(copied={reason: 1}))
+
+    def take_back(self, tensors: Iterable[Tensor]) -> None:
+        """Give up tensors that were to be sent, and were not."""
+        arrays = [tensor.to_wire()[2] for tensor in tensors if not tensor.is_cpu()]
+        exports = [each.export for each in arrays if isinstance(each, SharedArray)]
+        self._exports.release([export.block for export in exports if export.block])
+
+    # What the server says
+
     def on_drop(self, received: Received) -> None:
         """Close the regions that a message names."""
         frame = received.frame
         assert isinstance(frame, DropRegions)
         self._regions.drop(frame.numbers)
 
-    def _input(self, ref: TensorRef, place: DevicePlace) -> Tensor:
-        array = self._regions.array(place, BY_NUMBER[ref.dtype].numpy, ref.shape)
-        if self._keeps_on_device:
-            return DeviceTensor.of_device(ref.name, array)
-        block = self._allocate(ref.size) if ref.size > INLINE_TENSOR_BYTES else None
-        if block is None:
-            return Tensor.from_array(ref.name, array.copy())
-        memory = block_bytes(block)[: ref.size]
-        write_to_host((array,), memory.data)
-        return Tensor.from_array(ref.name, memory.view(array.dtype).reshape(array.shape))
+    def on_release(self, received: Received) -> None:
+        """Let tensors go that nobody uses any more."""
+        frame = received.frame
+        assert isinstance(frame, ReleaseExports)
+        self._exports.release(frame.blocks)
+
+    def _end_lease(self, lease: int) -> None:
+        if os.getpid() == self._process:  # a forked process has no lease of its own
+            self._post(DeviceNotes(leases=[lease]))
+
+
+def exports_of(tensors: Iterable[Tensor]) -> dict[str, DeviceExport] | None:
+    """Returns where those of some tensors are that stay in GPU memory; None if none does."""
+    exports = {}
+    for tensor in tensors:
+        if not tensor.is_cpu():
+            array = tensor.to_wire()[2]
+            if isinstance(array, SharedArray):
+                exports[tensor.name()] = array.export
+    return exports or None

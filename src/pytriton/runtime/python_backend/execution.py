@@ -51,15 +51,14 @@ _NO_DETAILS = RequestDetails()
 def make_requests(received: Received, run: BatchRun, runs: BatchRegistry) -> list[InferenceRequest]:
     """Returns the requests of a batch, in order."""
     execute = run.execute
-    if execute.device is not None:
-        tensors = runs.device.inputs(received, execute.inputs, execute.device)
-        return InferenceRequest.received(
-            run, [tensors], runs.output_names, execute.outputs, _fields_of(execute)
-        )
     count = len(execute.rows)
     is_cut = count > 1 and runs.is_batching
+    on_device = execute.devices[0].inputs if execute.devices else ()
     columns = []
     for ref in execute.inputs:
+        if ref.name in on_device:
+            columns.append(runs.device.column(ref, execute.devices, execute.rows))
+            continue
         array = received.array(ref)
         parts = [array]
         if is_cut:
@@ -215,9 +214,14 @@ class ModelExecution:
     def _answer_coupled(self, call: _ExecuteCall) -> None:
         run, execute = call.run, call.run.execute
         responses = answers.returned_responses(call.result, call.requests)
-        if execute.device is not None:
-            responses = [None if each is None else run.placed(0, each) for each in responses]
-        columns = answers.batch_outputs(responses, call.requests, execute.rows)
+        columns = None
+        if execute.devices or execute.device_wishes:
+            responses = [
+                None if each is None else run.placed(position, each)
+                for position, each in enumerate(responses)
+            ]
+        if not execute.device_wishes:  # else outputs may be in several places
+            columns = answers.batch_outputs(responses, call.requests, execute.rows)
         if columns is None:
             self._return(call, responses)
             return
@@ -263,8 +267,11 @@ class ModelExecution:
     ) -> ResponsesFrame:
         """Returns the frame; a response of None means that the request is to be executed again."""
         batch = run.execute.batch
+        has_shared = bool(run.execute.device_wishes)
         items = [
-            answers.make_item(payload, batch, position, response, run.names(position))
+            answers.make_item(
+                payload, batch, position, response, run.names(position), has_shared=has_shared
+            )
             if response is not None
             else ResponseItem(batch, position, is_rescheduled=True)
             for position, response in answered

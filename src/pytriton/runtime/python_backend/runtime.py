@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,13 +19,16 @@ from typing import TYPE_CHECKING, Any
 from pytriton.base.errors import ErrorCode, ServerError, sendable_text
 from pytriton.base.failure_log import Failure, FailureLog, model_label
 from pytriton.base.log_switches import JSON_FORMAT, LogSwitches
+from pytriton.base.messages import DeviceWish
 from pytriton.base.request_ids import current_request_ids, set_request_ids
 from pytriton.base.user_frames import short_traceback
+from pytriton.runtime.cuda.exports import CANNOT_OPEN
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.response import InferenceResponse, TritonError
 from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.runtime.python_backend.answers import add_tensor
 from pytriton.runtime.python_backend.connection import ServerConnection
+from pytriton.runtime.python_backend.device_tensors import exports_of
 from pytriton.runtime.python_backend.failure_text import RuleError
 from pytriton.runtime.python_backend.mailbox import MessageInbox, Waiter
 from pytriton.runtime.python_backend.output import LabelledStream
@@ -40,16 +44,20 @@ from pytriton.runtime.transport.frames import (
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from pytriton.runtime.pb_utils.memory import PreferredMemory
     from pytriton.runtime.pb_utils.request import InferenceRequest
     from pytriton.runtime.pb_utils.runtime import InferenceCall
+    from pytriton.runtime.python_backend.device_tensors import DeviceTensors
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.frames import LogChange
 
 # Credit is sent for this number of consumed responses, a fraction of the server's window.
 _CREDIT_STEP = RESPONSE_WINDOW // 4
 _ALL = LogSwitches(verbose=1)
+_ANY_DEVICE = DeviceWish()
+_TAKING_S = 1.0  # how long it counts what the server says of models and GPU memory
 _LEVELS = {
     "INFO": logging.INFO,
     "WARNING": logging.WARNING,
@@ -75,12 +83,21 @@ class BlsCall(MessageInbox):
     """A running call of another model."""
 
     __slots__ = (
-        "_connection", "_is_abandoned", "_is_decoupled", "_number", "_uncredited", "_wake",
-        "is_over",
+        "_connection", "_device", "_is_abandoned", "_is_decoupled", "_number", "_preferred",
+        "_uncredited", "_wake", "is_over",
     )  # fmt: skip
 
-    def __init__(self, connection: ServerConnection, *, is_decoupled: bool) -> None:
+    def __init__(
+        self,
+        connection: ServerConnection,
+        *,
+        is_decoupled: bool,
+        device: DeviceTensors | None = None,
+        preferred: PreferredMemory | None = None,
+    ) -> None:
         super().__init__()
+        self._device = device  # None: this process does not use GPU memory of others
+        self._preferred = preferred
         self.is_over = False
         self._connection = connection
         self._is_decoupled = is_decoupled
@@ -89,12 +106,19 @@ class BlsCall(MessageInbox):
         self._wake: Callable[[], None] | None = None
         self._number = connection.open_call(self)
 
-    def start(self, request: InferenceRequest, origin: CallOrigin) -> None:
-        """Send the request; raises ServerError if there is no memory for its tensors."""
+    def start(
+        self, request: InferenceRequest, origin: CallOrigin, inputs: Sequence[Tensor] | None = None
+    ) -> None:
+        """Send the request; raises ServerError if there is no memory for its tensors.
+
+        `inputs` are those of the request, some of which stay in GPU memory; None: none does.
+        """
         try:
-            self._connection.outbox.send(functools.partial(self._frame, request, origin))
+            self._connection.outbox.send(functools.partial(self._frame, request, origin, inputs))
         except BaseException:
             self._connection.close_call(self._number)
+            if inputs is not None and self._device is not None:
+                self._device.take_back(inputs)
             raise
 
     def receive(self) -> InferenceResponse | None:
@@ -108,7 +132,10 @@ class BlsCall(MessageInbox):
             self._end()
         else:
             self._credit()
-        return _response(received, reply)
+        response = _response(received, reply, self._device)
+        if self._preferred is not None and self._device is not None:
+            return self._device.moved(response, self._preferred)
+        return response
 
     def notify(self, wake: Callable[[], None]) -> None:
         """Call `wake` once there is a response, or the connection to the server has ended."""
@@ -164,13 +191,18 @@ class BlsCall(MessageInbox):
         self._connection.close_call(self._number)
 
     def _frame(
-        self, request: InferenceRequest, origin: CallOrigin, payload: Payload
+        self,
+        request: InferenceRequest,
+        origin: CallOrigin,
+        inputs: Sequence[Tensor] | None,
+        payload: Payload,
     ) -> InferCallFrame:
+        tensors = request.inputs() if inputs is None else inputs
         return InferCallFrame(
             self._number,
             request.model_name,
             request.model_version,
-            [add_tensor(payload, tensor) for tensor in request.inputs()],
+            [add_tensor(payload, tensor) for tensor in tensors],
             list(request.output_names),
             request.request_id(),
             request.correlation_id(),
@@ -182,7 +214,55 @@ class BlsCall(MessageInbox):
             request.trace_context,
             batch=origin.batch,
             blocks_loop=origin.blocks_loop,
+            device={} if inputs is None else exports_of(inputs) or {},
+            device_wish=self._wish(),
         )
+
+    def _wish(self) -> DeviceWish | None:
+        if self._device is None or self._device.refusal:
+            return None
+        is_host = self._preferred is not None and self._preferred.is_host
+        return None if is_host else _ANY_DEVICE
+
+
+class SharingCall:
+    """A call with inputs in GPU memory, which is repeated if the called model cannot open it.
+
+    `repeat` starts it again with inputs on the host; it returns None if that is not the reason.
+    """
+
+    def __init__(self, call: InferenceCall, repeat: Callable[[], InferenceCall | None]) -> None:
+        self._call = call
+        self._repeat: Callable[[], InferenceCall | None] | None = repeat
+
+    @property
+    def is_over(self) -> bool:
+        """See `InferenceCall`."""
+        return self._call.is_over
+
+    def receive(self) -> InferenceResponse | None:
+        """See `InferenceCall`."""
+        response = self._call.receive()
+        repeat, self._repeat = self._repeat, None
+        if repeat is None or response is None or not response.has_error():
+            return response
+        call = repeat()
+        if call is None:
+            return response
+        self._call = call
+        return call.receive()
+
+    def notify(self, wake: Callable[[], None]) -> None:
+        """See `InferenceCall`."""
+        self._call.notify(wake)
+
+    def cancel(self) -> None:
+        """See `InferenceCall`."""
+        self._call.cancel()
+
+    def abandon(self) -> None:
+        """See `InferenceCall`."""
+        self._call.abandon()
 
 
 class UnsentCall:
@@ -211,14 +291,22 @@ class UnsentCall:
         """Do nothing: there are no further responses."""
 
 
-def _response(received: Received, reply: InferReply) -> InferenceResponse:
+def _response(
+    received: Received, reply: InferReply, device: DeviceTensors | None
+) -> InferenceResponse:
     failure = None
+    places = reply.device or {}
     if reply.error is not None:
         failure = TritonError(reply.error, ErrorCode(reply.error_code))
     tensors: list[Tensor] = []
     try:
-        tensors = [Tensor.from_array(ref.name, received.array(ref)) for ref in reply.outputs or ()]
-    except ServerError as error:  # there was no room for them
+        tensors = [
+            device.output(ref, places[ref.name])
+            if device is not None and ref.name in places
+            else Tensor.from_array(ref.name, received.array(ref))
+            for ref in reply.outputs or ()
+        ]
+    except ServerError as error:  # there was no room for them, or GPU memory cannot be opened
         failure = TritonError(error.message, error.code)
     return InferenceResponse.received(tensors, failure, reply.parameters)
 
@@ -263,6 +351,10 @@ class WorkerRuntime:
         self._model_thread = threading.get_ident()
         self._fork_socket = fork_socket
         self._connection: ServerConnection | None = connection
+        self._own_connection = connection  # not that of a process that it has forked
+        self.device: DeviceTensors | None = None
+        # Whether models take GPU memory: when that was asked for, on which device, or why not.
+        self._takings: dict[tuple[str, int], tuple[float, bytes, str]] = {}
         self._connecting = threading.Lock()
         os.register_at_fork(after_in_child=self._on_fork)
 
@@ -283,12 +375,51 @@ class WorkerRuntime:
         if not self.can_infer:
             raise TritonModelException("BLS is only supported during the 'execute' function.")
         connection = self._connect()
-        call = BlsCall(connection, is_decoupled=decoupled)
-        try:
-            call.start(request, self._origin(connection, is_awaited=is_awaited))
-        except ServerError as error:
-            return UnsentCall(request, error)
-        return call
+        device = self.device if connection is self._own_connection else None
+        preferred = request.preferred_memory
+        inputs = None
+        if device is not None and not all(tensor.is_cpu() for tensor in request.inputs()):
+            inputs = self._shared_inputs(request, device)
+
+        def start(tensors: list[Tensor] | None) -> InferenceCall:
+            call = BlsCall(connection, is_decoupled=decoupled, device=device, preferred=preferred)
+            try:
+                call.start(request, self._origin(connection, is_awaited=is_awaited), tensors)
+            except ServerError as error:
+                return UnsentCall(request, error)
+            return call
+
+        call = start(inputs)
+        if inputs is None or decoupled or is_awaited:
+            return call
+        return SharingCall(call, lambda: start(None) if self._is_closed(request) else None)
+
+    def _is_closed(self, request: InferenceRequest) -> bool:
+        """Returns whether a model takes GPU memory no more, as it could not open some."""
+        return self._taking(request, is_fresh=True)[1] == CANNOT_OPEN
+
+    def _shared_inputs(
+        self, request: InferenceRequest, device: DeviceTensors
+    ) -> list[Tensor] | None:
+        """Returns inputs that stay in GPU memory where the called model takes them so."""
+        gpu, reason = self._taking(request)
+        if not reason:
+            return [device.shared(tensor, gpu) for tensor in request.inputs()]
+        for tensor in request.inputs():
+            if not tensor.is_cpu():
+                device.count_copy(reason)
+        return None
+
+    def _taking(self, request: InferenceRequest, *, is_fresh: bool = False) -> tuple[bytes, str]:
+        """Returns on which GPU a model takes inputs, or why it takes none there."""
+        key = (request.model_name, request.model_version)
+        now = time.monotonic()
+        known = self._takings.get(key)
+        if known is None or is_fresh or now - known[0] > _TAKING_S:
+            version = "" if request.model_version < 0 else str(request.model_version)
+            facts = self.call("device_taking", name=request.model_name, version=version)
+            known = self._takings[key] = (now, facts["gpu"], facts["reason"])
+        return known[1], known[2]
 
     def _origin(self, connection: ServerConnection, *, is_awaited: bool) -> CallOrigin:
         batch = _batch.get()

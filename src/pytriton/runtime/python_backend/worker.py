@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pytriton.base.errors import ErrorCode, ServerError, resource_error, sendable_text
 from pytriton.base.lazy_module import LazyModule
-from pytriton.runtime.cuda.instance_device import device_of_instance, make_current
+from pytriton.runtime.cuda.instance_device import device_of_instance, gpu_in_use, make_current
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.model_config import ModelConfig
 from pytriton.runtime.pb_utils.runtime import set_runtime
@@ -52,6 +52,7 @@ from pytriton.runtime.transport.frames import (
     Initialized,
     LogChange,
     ReadyReport,
+    ReleaseExports,
 )
 
 if TYPE_CHECKING:
@@ -291,6 +292,8 @@ class ModelWorker:
             has_ready_check=self._prepare_ready_check(),
             is_async=self._execution.is_async,
             takes_device_memory=isinstance(self._execution, ModelExecution),
+            keeps_device_inputs=runs.device.keeps_on_device,
+            gpu=gpu_in_use(self._device),
         )
 
     def _make_execution(
@@ -311,10 +314,15 @@ class ModelWorker:
 
     def _make_runs(self, frame: Initialize) -> BatchRegistry:
         connection = self._connection
-        keeps_on_device = keeps_inputs_on_device(frame.arguments.get("model_config", "{}"))
-        allocate = connection.outbox.allocate
-        device = DeviceTensors(keeps_on_device=keeps_on_device, allocate=allocate)
+        outbox = connection.outbox
+        device = DeviceTensors(
+            keeps_on_device=keeps_inputs_on_device(frame.arguments.get("model_config", "{}")),
+            allocate=outbox.allocate,
+            post=outbox.post,
+        )
         connection.handlers[DropRegions] = device.on_drop
+        connection.handlers[ReleaseExports] = device.on_release
+        self._runtime.device = device
         runs = BatchRegistry(
             connection.outbox,
             connection.mailbox,

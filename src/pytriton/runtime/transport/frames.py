@@ -20,7 +20,14 @@ import msgspec
 
 from pytriton.base.failure_records import FailureOrigin
 from pytriton.base.log_switches import LogSwitches
-from pytriton.base.messages import DeviceUse, ParameterValue, TraceContext
+from pytriton.base.messages import (
+    DeviceExport,
+    DevicePlace,
+    DeviceUse,
+    DeviceWish,
+    ParameterValue,
+    TraceContext,
+)
 from pytriton.runtime.transport.frontend_frames import FrontEndFrame
 from pytriton.runtime.transport.refs import FrameBase, TensorRef
 
@@ -89,6 +96,8 @@ class Initialized(FrameBase, tag="initialized"):
     # slot until it is answered. 0: a model.py, which tells when `execute` has returned.
     concurrency: int = 0
     takes_device_memory: bool = False  # requests may have tensors in GPU memory
+    keeps_device_inputs: bool = False  # the model wants such inputs where they are
+    gpu: bytes = b""  # the device that it uses, if that is known; see `DevicePlace`
 
     @property
     def is_failure(self) -> bool:
@@ -142,6 +151,8 @@ class InferCallFrame(FrameBase, tag="infer"):
         False  # refusals keep their code and text, without the Python backend's words
     )
     priority: int = 0
+    device: dict[str, DeviceExport] = {}  # those of its inputs that are in GPU memory
+    device_wish: DeviceWish | None = None
 
 
 class InferReply(FrameBase, tag="reply"):
@@ -153,6 +164,7 @@ class InferReply(FrameBase, tag="reply"):
     error: str | None = None
     error_code: int = 0
     parameters: dict[str, ParameterValue] | None = None
+    device: dict[str, DevicePlace] | None = None  # those of its outputs that are in GPU memory
 
 
 class CancelCall(FrameBase, tag="cancel_call"):
@@ -223,14 +235,30 @@ class Execute(FrameBase, tag="execute"):
     outputs: dict[int, list[str]] = {}  # requested names, of requests that do not want all
     traces: dict[int, TraceContext] = {}  # of the traced requests
     details: dict[int, RequestDetails] = {}  # of the requests whose details are not the defaults
-    # Of a request with tensors in GPU memory of its client, which is the only one of its batch.
-    device: DeviceUse | None = None
+    # Of requests with tensors in GPU memory; the same inputs of all of them are there.
+    devices: dict[int, DeviceUse] = {}
+    device_wishes: dict[int, DeviceWish] = {}  # of requests whose outputs may stay there
 
 
 class DropRegions(FrameBase, tag="drop_regions"):
-    """Server to instance: these regions of GPU memory were unregistered."""
+    """Server to instance: these regions of GPU memory were unregistered, or their owner ended."""
 
     numbers: list[int]
+
+
+class ReleaseExports(FrameBase, tag="release_exports"):
+    """Server to instance: nobody uses these of its tensors in GPU memory any more."""
+
+    blocks: list[int]
+
+
+class DeviceNotes(FrameBase, tag="device_notes"):
+    """Instance to server: what it has to say about GPU memory that processes share."""
+
+    leases: list[int] = []  # what was lent to it, and is not used any more
+    gone: list[int] = []  # allocations of its own that were freed
+    copied: dict[str, int] = {}  # tensors that went through the host, by reason
+    is_closed: str = ""  # why it cannot use GPU memory of others from now on
 
 
 class Cancel(FrameBase, tag="cancel"):
@@ -274,6 +302,7 @@ class ResponseItem(msgspec.Struct, array_like=True):
     parameters: dict[str, ParameterValue] | None = None
     is_rescheduled: bool = False  # there is no response: the request is to be executed again
     origin: FailureOrigin | None = None  # of the exception behind an error; not for clients
+    device: dict[str, DeviceExport] | None = None  # those of its outputs that are in GPU memory
 
 
 class BurstRef(msgspec.Struct, array_like=True, gc=False):
@@ -342,6 +371,8 @@ Frame = (
     | WorkerLogLine
     | LogChange
     | DropRegions
+    | ReleaseExports
+    | DeviceNotes
     | FrontEndFrame
 )
 

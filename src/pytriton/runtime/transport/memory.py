@@ -129,6 +129,12 @@ class MappingObserver(Protocol):
     def on_message(self) -> None:
         """A message has come with tensors in shared memory."""
 
+    def on_device_memory(self) -> None:
+        """A tensor has come that is in memory of a device, of another process."""
+
+    def release_after_work(self, release: Callable[[], None]) -> None:
+        """Call `release` after all work that devices were asked for until now."""
+
 
 # At most one, in processes that run models: it tells CUDA about their memory.
 observers: list[MappingObserver] = []

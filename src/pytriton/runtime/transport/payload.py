@@ -17,6 +17,7 @@ from pytriton.base.dtypes import (
     encode_bytes,
 )
 from pytriton.base.errors import UnavailableError, resource_error
+from pytriton.base.messages import DeviceBytes
 from pytriton.runtime.transport.arena import (
     Arena,
     Block,
@@ -191,7 +192,7 @@ def unshareable(data: Buffer) -> Buffer:
 
     They cannot be given up, either: see `give_up`.
     """
-    if len(data) <= INLINE_TENSOR_BYTES:
+    if len(data) <= INLINE_TENSOR_BYTES or isinstance(data, DeviceBytes):
         return data
     return np.frombuffer(data, np.uint8).data
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pytriton.base import dtypes
 from pytriton.base.dtypes import BYTES, UINT64
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.base.messages import lone_batch_key
+from pytriton.base.messages import device_batch_key
 from pytriton.base.model_spec import ModelSpec, ModelTensor, SequenceControlKind, SequenceSpec
 from pytriton.base.request_words import (
     missing_inputs,
@@ -110,7 +110,8 @@ def validate(request: InferRequest, spec: ModelSpec) -> None:  # noqa: C901  one
     if spec.sequence is not None:
         check_correlation_id(request, spec.name, spec.sequence)
     if key or request.device is not None:
-        request.batch_key = tuple(key) if request.device is None else lone_batch_key()
+        batch_key, device = tuple(key), request.device
+        request.batch_key = batch_key if device is None else device_batch_key(device, batch_key)
 
 
 def _error(request: InferRequest, message: str) -> InvalidArgumentError:

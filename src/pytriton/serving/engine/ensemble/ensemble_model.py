@@ -10,8 +10,15 @@ import time
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import InternalError, ServerError
-from pytriton.base.messages import ExecutionTimes, InferResponse, InferTensor, RequestPath
+from pytriton.base.messages import (
+    DeviceWish,
+    ExecutionTimes,
+    InferResponse,
+    InferTensor,
+    RequestPath,
+)
 from pytriton.base.model_spec import ModelSpec, Reshape, reshapes, sequence_parameters
+from pytriton.runtime.executor.device_blocks import may_give, taking_of
 from pytriton.runtime.executor.inference import Instance, Outcome, RunningBatch
 from pytriton.serving.engine.answer_cache import AnswerCache
 from pytriton.serving.engine.delivery import deliver, not_ready_error
@@ -393,6 +400,28 @@ class EnsembleModel(VersionLifecycle):
         if model is not None:
             self._models[step.index] = model
         return model
+
+    def device_wish(self, plan: Plan, step: Step) -> DeviceWish | None:
+        """Returns which outputs of a step the step that reads them takes in GPU memory.
+
+        One that several steps read is none of them: each may write to what it gets.
+        """
+        producer = self.find(step)
+        if producer is None or not may_give(producer.spec):
+            return None
+        names_by_gpu: dict[bytes, list[str]] = {}
+        for name, tensor in step.outputs.items():
+            readers = plan.readers.get(tensor, ())
+            if len(readers) != 1 or tensor in plan.shared:
+                continue
+            model = self.find(readers[0])
+            taking = None if model is None else taking_of(model.spec, model.instances)
+            if taking is not None and not taking.reason:
+                names_by_gpu.setdefault(taking.gpu, []).append(name)
+        if not names_by_gpu:
+            return None
+        gpu, names = next(iter(names_by_gpu.items()))
+        return DeviceWish(gpu, tuple(names))
 
     def submit_step(self, step: RunningStep) -> None:
         """Submit a step to its model, now or when those before it have ended."""

@@ -16,6 +16,8 @@ from pytriton.base.messages import (
     TraceContext,
     TracedSink,
 )
+from pytriton.runtime.executor import device_regions
+from pytriton.runtime.executor.device_blocks import use_of
 from pytriton.runtime.executor.inference import Inference
 from pytriton.runtime.transport.payload import unshareable
 from pytriton.serving.engine.ensemble.run import EnsembleRun, StepCall, StuckError
@@ -24,6 +26,7 @@ from pytriton.serving.engine.served_model import ManagedModel, queue_owner
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
+    from pytriton.base.messages import DeviceWish
     from pytriton.base.model_spec import ModelSpec
     from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
     from pytriton.serving.engine.ensemble.graph import Plan, Step
@@ -125,6 +128,10 @@ class EnsembleRequest:
                 return
             self.is_over = answer.is_final
             self._owner.on_answer(self, answer)
+
+    def device_wish(self, step: Step) -> DeviceWish | None:
+        """Returns which outputs of a step the steps after it take in GPU memory."""
+        return self._owner.device_wish(self.plan, step) if device_regions.has_keeping() else None
 
     def fail(self, error: ServerError) -> None:
         """End with an error; steps that still run are cancelled, and their answers dropped."""
@@ -259,6 +266,8 @@ class RunningStep:
                 received_ns=time.monotonic_ns(),
                 call_depth=whole.call_depth,
                 principal=whole.principal,
+                device=use_of(call.inputs) if device_regions.has_keeping() else None,
+                device_wish=request.device_wish(step),
             ),
             self,
             is_paused=step.decoupled and request.is_paused,

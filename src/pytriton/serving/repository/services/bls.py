@@ -30,6 +30,7 @@ from pytriton.base.messages import (
     ResponseSink,
     TracedSink,
 )
+from pytriton.runtime.executor.device_blocks import may_give, use_of
 from pytriton.runtime.executor.inference import Instance
 from pytriton.serving.engine.ensemble.ensemble_rules import version_text
 from pytriton.serving.engine.served_model import ServedModel, WaitsFor, queue_owner
@@ -257,6 +258,8 @@ class ModelCaller:
             model = self._find(call, name)
             request = self._make_request(caller, call, inputs)
             request.model_name = name
+            if not may_give(model.spec):
+                request.device_wish = None
         except ServerError as error:
             running.on_refused(error)
             return running
@@ -310,6 +313,8 @@ class ModelCaller:
             received_ns=time.monotonic_ns(),
             call_depth=self._depth(caller, call),
             principal=self._principal(caller, call),
+            device=use_of(inputs) if call.device else None,
+            device_wish=call.device_wish,
         )
 
     def _principal(self, caller: CallingInstance | None, call: InferCallFrame) -> str:

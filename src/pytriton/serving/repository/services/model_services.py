@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import InvalidArgumentError, ServerError
 from pytriton.base.model_spec import identifier_of
+from pytriton.runtime.executor.device_blocks import INSTANCE_KIND, taking_of
 from pytriton.serving.repository.loading.load_coordinator import LoadDependencies
 from pytriton.serving.repository.services.bls import CallingInstance, ModelCaller, RunningBlsCall
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
@@ -101,6 +102,7 @@ class ModelServices:
             "new_metric": metrics.new_metric,
             "delete_metric": metrics.delete_metric,
             "describe_model": self._describe_model,
+            "device_taking": self._device_taking,
         }
         self._coroutines: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             "load_model": self._load_model,
@@ -212,6 +214,16 @@ class ModelServices:
             "max_batch_size": model.spec.max_batch_size,
             "config": model.config_json.decode(),
         }
+
+    def _device_taking(self, name: str, version: str) -> dict[str, Any]:
+        """Returns whether a model takes inputs in GPU memory, or why it does not."""
+        engine = self._shared.engine
+        try:
+            model = engine.lookup(engine.nearest(name, self._namespace), version)
+        except ServerError:  # the call will say it
+            return {"gpu": b"", "reason": INSTANCE_KIND}
+        taking = taking_of(model.spec, getattr(model, "instances", ()))
+        return {"gpu": taking.gpu, "reason": taking.reason}
 
     async def _is_model_ready(self, name: str, version: str) -> bool:
         engine = self._shared.engine

@@ -29,6 +29,7 @@ from pytriton.serving.repository.services.custom_metrics import CustomMetrics
 from pytriton.serving.server.api.documents import ReportedModel
 from pytriton.serving.server.metrics.access_families import families as access_families
 from pytriton.serving.server.metrics.cluster_families import CLUSTER_NAMES
+from pytriton.serving.server.metrics.device_tensor_families import device_tensor_families
 from pytriton.serving.server.metrics.exposition import (
     KINDS,
     OPEN_END,
@@ -588,6 +589,7 @@ class MetricsPage:
     def _server_families(self, gpus: Sequence[DeviceReading]) -> Iterable[SampleFamily]:
         yield from pool_families(self._options.pinned_memory_pool_bytes)
         yield from gpu_families(gpus)
+        yield from device_tensor_families()
         if self._options.cpu and (machine := self.machine_now()) is not None:
             yield from cpu_families(machine)
 
@@ -676,6 +678,7 @@ def server_family_names() -> frozenset[str]:
         *pool_families(0),
         *cpu_families(MachineReading(0, 0, 0)),
         *gpu_families(()),
+        *device_tensor_families({}),
         *accepting_families(0, is_paused=False),
         *limit_families(()),
         *access_families({}, 0, is_broken=False),

@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPU memory that instances lend to one another: the server's book, without a call of a driver.
+
+A tensor that an instance keeps for others is a `DeviceBlock` here. Requests and responses refer to
+it, and each instance that gets it has a lease. When nothing refers to it any more and all leases
+have ended, its owner is told, and may use the memory again. An instance that ends gives back all
+its leases. If the owner ends, those that have its memory open close it when they are done.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.base.messages import DeviceBytes, DevicePlace, DeviceUse
+from pytriton.runtime.executor import device_regions
+from pytriton.runtime.transport.frames import DeviceNotes, ReleaseExports
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pytriton.base.messages import DeviceExport, InferTensor
+    from pytriton.base.model_spec import ModelSpec
+    from pytriton.runtime.executor.device_regions import DeviceInstance
+    from pytriton.runtime.executor.inference import Instance
+
+_leases = itertools.count(1)
+SHARED = ""  # in place of a reason: a tensor was not copied
+# Tensors between models, by model, version, and the reason why they were copied.
+tally: Counter[tuple[str, str, str]] = Counter()
+# Why tensors go through the host. Those of instances are in `runtime/cuda/exports.py`.
+HOST_INPUTS = "host_inputs"  # the model takes its inputs on the host
+SANDBOX = "sandbox"
+OTHER_MACHINE = "other_machine"
+OTHER_DEVICE = "other_device"
+INSTANCE_KIND = "instance_kind"  # a bound function, or a compiled backend
+SEQUENCE = "sequence"
+CACHE = "response_cache"
+ENSEMBLE = "ensemble"
+
+
+class _Keeper:
+    """Keeps a tensor in its owner until nothing refers to this."""
+
+    __slots__ = ("_block", "_ledger")
+
+    def __init__(self, ledger: DeviceLedger, block: int) -> None:
+        self._ledger = ledger
+        self._block = block
+
+    @property
+    def ledger(self) -> DeviceLedger:
+        return self._ledger
+
+    @property
+    def block(self) -> int:
+        return self._block
+
+    def __del__(self) -> None:
+        self._ledger.release(self._block)
+
+
+class DeviceBlock:
+    """A tensor in GPU memory of an instance."""
+
+    __slots__ = ("_keeper", "place")
+
+    def __init__(self, keeper: _Keeper, place: DevicePlace) -> None:
+        self._keeper = keeper
+        self.place = place  # without a lease
+
+    def part(self, offset: int, size: int) -> DeviceBlock:
+        """Returns a part of it, which keeps the whole."""
+        place = self.place
+        if offset < 0 or offset + size > place.size:
+            raise InvalidArgumentError(
+                f"expected a part of {place.size} bytes of GPU memory, got {size} from {offset}"
+            )
+        changed = msgspec.structs.replace(place, offset=place.offset + offset, size=size)
+        return DeviceBlock(self._keeper, changed)
+
+    def leased(self, ledger: DeviceLedger, lease: int) -> DevicePlace:
+        """Returns where it is, for an instance that has this lease."""
+        keeper = self._keeper
+        own = keeper.block if keeper.ledger is ledger else 0
+        return msgspec.structs.replace(self.place, lease=lease, own=own)
+
+
+class DeviceLedger:
+    """What one instance has given to others in GPU memory, and what it was lent.
+
+    Args:
+        instance: Whose it is.
+        labels: Name and version of its model, for the tally.
+        send: Sends a frame to the instance.
+
+    Attributes:
+        refusal: Why it neither gives nor takes GPU memory; empty: it does.
+        closed: Why it takes none any more, as it could not open some; empty: it does.
+        keeps_inputs: Its model wants inputs where they are.
+        gpu: The device that it uses, if that is known.
+    """
+
+    def __init__(
+        self,
+        instance: DeviceInstance,
+        labels: tuple[str, str],
+        loop: asyncio.AbstractEventLoop,
+        send: Callable[[ReleaseExports], None],
+    ) -> None:
+        self.refusal = INSTANCE_KIND  # until it has said that it does
+        self.closed = ""
+        self.keeps_inputs = False
+        self.gpu = b""
+        self._instance = instance
+        self._labels = labels
+        self._loop = loop
+        self._send = send
+        self._allocations: dict[int, int] = {}  # the numbers of regions, by the instance's own
+        self._lent: dict[int, DeviceBlock] = {}  # by lease
+        self._released: list[int] = []
+        self._is_sending = False  # they will be sent soon
+        self._is_open = True
+
+    @property
+    def _words(self) -> str:
+        return f"instance '{self._instance.name}'"
+
+    @property
+    def lent_count(self) -> int:
+        """How many leases it has."""
+        return len(self._lent)
+
+    # What it gives
+
+    def take(self, export: DeviceExport) -> DeviceBlock:
+        """Returns the block of a tensor that the instance has sent.
+
+        Raises:
+            InvalidArgumentError: It is none that this instance may send.
+        """
+        if self.refusal:
+            raise InvalidArgumentError(f"{self._words} does not share GPU memory")
+        if export.lease:
+            lent = self._lent.get(export.lease)
+            if lent is None:
+                raise InvalidArgumentError(
+                    f"{self._words} has passed GPU memory on that it has given back"
+                )
+            return lent.part(export.offset, export.size)
+        number = self._allocations.get(export.allocation)
+        if number is None:
+            number = self._allocations[export.allocation] = device_regions.add_region()
+        place = DevicePlace(
+            f"of {self._words}",
+            number,
+            export.handle,
+            export.device,
+            export.allocation_size,
+            export.offset,
+            export.size,
+            export.gpu,
+        )
+        return DeviceBlock(_Keeper(self, export.block), place)
+
+    def replace_data(
+        self, tensors: Iterable[InferTensor], exports: Mapping[str, DeviceExport]
+    ) -> None:
+        """Let tensors stand for the memory that the instance has named."""
+        for tensor in tensors:
+            export = exports.get(tensor.name)
+            if export is not None:
+                tensor.data = DeviceBytes.of_size(export.size, self.take(export))
+
+    def release(self, block: int) -> None:
+        """Tell the instance soon that a tensor is not used any more; from any thread."""
+        if not self._is_open:
+            return
+        self._released.append(block)
+        if not self._is_sending:  # threads may meet here; sending twice does no harm
+            self._is_sending = True
+            try:
+                self._loop.call_soon_threadsafe(self._send_released)
+            except RuntimeError:  # the loop is closed: the server ends, and its instances with it
+                self._is_open = False
+
+    def _send_released(self) -> None:
+        self._is_sending = False
+        released, self._released = self._released, []
+        if released and self._is_open:
+            self._send(ReleaseExports(released))
+
+    # What it gets
+
+    def lend(self, block: DeviceBlock) -> DevicePlace:
+        """Give a tensor to the instance, until it ends its lease.
+
+        Raises:
+            NotFoundError: The process that it is of has ended, or has freed the memory.
+        """
+        device_regions.add_user(block.place, self._instance)
+        lease = next(_leases)
+        self._lent[lease] = block
+        self._count(SHARED, 1)
+        return block.leased(self, lease)
+
+    def lend_use(self, device: DeviceUse, inputs: Mapping[str, InferTensor]) -> DeviceUse:
+        """Returns where inputs are, for the instance: those in memory of others are lent."""
+        places = {}
+        for name, place in device.inputs.items():
+            block = getattr(inputs[name].data, "block", None)
+            places[name] = place if block is None else self.lend(block)
+        return DeviceUse(places, device.outputs)
+
+    def end_leases(self, leases: Iterable[int]) -> None:
+        """Take tensors back."""
+        for lease in leases:
+            self._lent.pop(lease, None)
+
+    # Its life
+
+    def on_notes(self, notes: DeviceNotes) -> None:
+        """Take what the instance has to say."""
+        self.end_leases(notes.leases)
+        for allocation in notes.gone:
+            number = self._allocations.pop(allocation, None)
+            if number is not None:
+                device_regions.remove_region(number)
+        for reason, count in notes.copied.items():
+            self._count(reason, count)
+        if notes.is_closed:
+            self.closed = notes.is_closed
+
+    def _count(self, reason: str, count: int) -> None:
+        name, version = self._labels
+        tally[name, version, reason] += count
+
+    def close(self) -> None:
+        """Give back all leases, and let others close memory of an instance that has ended."""
+        self._is_open = False
+        self._lent.clear()
+        allocations, self._allocations = self._allocations, {}
+        for number in allocations.values():
+            device_regions.remove_region(number)
+
+
+class Taking(msgspec.Struct, frozen=True):
+    """Whether a model gets tensors where they are."""
+
+    gpu: bytes = b""  # only those of this device; empty: of any
+    reason: str = ""  # why not, if it does not
+
+
+def taking_of(spec: ModelSpec, instances: Sequence[Instance]) -> Taking:
+    """Returns whether all instances of a model take inputs in GPU memory."""
+    if spec.sequence is not None or spec.response_cache or not instances:
+        reason = SEQUENCE if spec.sequence is not None else CACHE if instances else ENSEMBLE
+        return Taking(reason=reason)
+    gpus = set()
+    for instance in instances:
+        ledger = ledger_of(instance)
+        if ledger is None:
+            return Taking(reason=INSTANCE_KIND)
+        reason = ledger.refusal or ledger.closed or ("" if ledger.keeps_inputs else HOST_INPUTS)
+        if reason:
+            return Taking(reason=reason)
+        gpus.add(ledger.gpu)
+    gpus.discard(b"")
+    if len(gpus) > 1:
+        return Taking(reason=OTHER_DEVICE)
+    return Taking(gpus.pop() if gpus else b"")
+
+
+def may_give(spec: ModelSpec) -> bool:
+    """Returns whether outputs of a model may stay in GPU memory: the server must not keep them."""
+    return spec.sequence is None and not spec.response_cache
+
+
+def ledger_of(instance: Instance) -> DeviceLedger | None:
+    """Returns the ledger of an instance; None if it is of a kind that has none."""
+    ledger: DeviceLedger | None = getattr(instance, "device_ledger", None)
+    return ledger
+
+
+def use_of(inputs: Mapping[str, InferTensor]) -> DeviceUse | None:
+    """Returns which inputs of a request are in GPU memory of instances; None if none is."""
+    places = {
+        name: tensor.data.block.place
+        for name, tensor in inputs.items()
+        if isinstance(tensor.data, DeviceBytes) and tensor.data.block is not None
+    }
+    return DeviceUse(places, {}) if places else None

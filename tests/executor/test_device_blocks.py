@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's book of GPU memory that instances lend to one another."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from types import SimpleNamespace
+
+import pytest
+
+from pytriton.base import dtypes
+from pytriton.base.errors import InvalidArgumentError, NotFoundError
+from pytriton.base.messages import DeviceBytes, DeviceExport, InferTensor
+from pytriton.runtime.executor import device_blocks
+from pytriton.runtime.executor.device_blocks import DeviceLedger, taking_of, use_of
+from pytriton.runtime.transport.frames import DeviceNotes
+
+
+class Instance:
+    """An instance with a ledger, and what it was told."""
+
+    takes_device_memory = True
+
+    def __init__(self, name, loop, **facts):
+        self.name = name
+        self.released, self.dropped = [], []
+        self.device_ledger = DeviceLedger(
+            self, ("m", "1"), loop, lambda frame: self.released.extend(frame.blocks)
+        )
+        self.device_ledger.refusal = facts.get("refusal", "")
+        self.device_ledger.keeps_inputs = facts.get("keeps_inputs", True)
+        self.device_ledger.gpu = facts.get("gpu", b"")
+
+    def drop_regions(self, numbers):
+        self.dropped += numbers
+
+
+@pytest.fixture
+def loop():
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+def settle(loop):
+    gc.collect()
+    loop.run_until_complete(asyncio.sleep(0))
+
+
+def export(block=1, allocation=10, **changes):
+    values = {"size": 16, "offset": 64, "handle": bytes(64), "gpu": b"g" * 16, **changes}
+    return DeviceExport(block, allocation=allocation, allocation_size=4096, **values)
+
+
+@pytest.fixture
+def owner(loop):
+    return Instance("owner", loop)
+
+
+@pytest.fixture
+def reader(loop):
+    return Instance("reader", loop)
+
+
+def test_tensor_is_released_when_nothing_refers_to_it(loop, owner):
+    blocks = [owner.device_ledger.take(export(number)) for number in (1, 2)]
+    settle(loop)
+
+    assert owner.released == []
+    del blocks[0]
+    settle(loop)
+    assert owner.released == [1]
+
+
+def test_lease_keeps_a_tensor(loop, owner, reader):
+    place = reader.device_ledger.lend(owner.device_ledger.take(export()))
+    settle(loop)
+
+    assert owner.released == []
+    assert (place.offset, place.size, place.own) == (64, 16, 0)
+    reader.device_ledger.on_notes(DeviceNotes(leases=[place.lease]))
+    settle(loop)
+    assert owner.released == [1]
+
+
+def test_reader_that_ends_gives_back_all_it_was_lent(loop, owner, reader):
+    for number in range(3):
+        reader.device_ledger.lend(owner.device_ledger.take(export(number)))
+    reader.device_ledger.close()
+    settle(loop)
+
+    assert sorted(owner.released) == [0, 1, 2]
+
+
+def test_owner_that_ends_is_told_nothing_and_its_memory_is_closed(loop, owner, reader):
+    place = reader.device_ledger.lend(owner.device_ledger.take(export()))
+    block = owner.device_ledger.take(export(2))
+    owner.device_ledger.close()
+
+    assert reader.dropped == [place.number]
+    with pytest.raises(NotFoundError, match="of instance 'owner' is gone"):
+        reader.device_ledger.lend(block)
+    del block
+    settle(loop)
+    assert owner.released == []
+
+
+def test_freed_allocation_is_closed_by_those_that_used_it(owner, reader):
+    place = reader.device_ledger.lend(owner.device_ledger.take(export()))
+    owner.device_ledger.on_notes(DeviceNotes(gone=[10, 11]))
+
+    assert reader.dropped == [place.number]
+    again = owner.device_ledger.take(export())
+    assert again.place.number != place.number
+
+
+def test_owner_gets_its_own_memory_by_its_own_number(owner):
+    block = owner.device_ledger.take(export(5))
+
+    assert owner.device_ledger.lend(block).own == 5
+
+
+def test_memory_that_was_lent_can_be_passed_on(loop, owner, reader):
+    third = Instance("third", loop)
+    place = reader.device_ledger.lend(owner.device_ledger.take(export()))
+    passed = DeviceExport(0, 8, 4, lease=place.lease)
+    onward = third.device_ledger.lend(reader.device_ledger.take(passed))
+    reader.device_ledger.end_leases([place.lease])
+    settle(loop)
+
+    assert (onward.offset, onward.size, onward.number) == (68, 8, place.number)
+    assert owner.released == []
+    third.device_ledger.end_leases([onward.lease])
+    settle(loop)
+    assert owner.released == [1]
+
+
+@pytest.mark.parametrize("offset, size", [(12, 8), (-4, 8), (0, 17)])
+def test_part_beyond_the_memory_is_refused(owner, reader, offset, size):
+    place = reader.device_ledger.lend(owner.device_ledger.take(export()))
+
+    with pytest.raises(InvalidArgumentError, match="expected a part of 16 bytes"):
+        reader.device_ledger.take(DeviceExport(0, size, offset, lease=place.lease))
+
+
+def test_memory_that_was_given_back_cannot_be_passed_on(reader):
+    with pytest.raises(InvalidArgumentError, match="that it has given back"):
+        reader.device_ledger.take(DeviceExport(0, 8, 0, lease=77))
+
+
+def test_instance_that_shares_nothing_cannot_send_such_tensors(loop):
+    with pytest.raises(InvalidArgumentError, match="'enclosed' does not share GPU memory"):
+        Instance("enclosed", loop, refusal="sandbox").device_ledger.take(export())
+
+
+def test_inputs_say_where_they_are(owner):
+    tensors = [InferTensor(name, dtypes.FP32, (4,), b"") for name in ("a", "b")]
+    owner.device_ledger.replace_data(tensors, {"a": export()})
+    inputs = {tensor.name: tensor for tensor in tensors}
+
+    assert len(inputs["a"].data) == 16
+    assert list(use_of(inputs).inputs) == ["a"]
+    assert use_of({"b": inputs["b"]}) is None
+    assert use_of({"c": InferTensor("c", dtypes.FP32, (1,), DeviceBytes.of_size(4))}) is None
+
+
+def test_tensors_are_counted_by_model_and_reason(owner, reader):
+    device_blocks.tally.clear()
+    reader.device_ledger.lend(owner.device_ledger.take(export()))
+    owner.device_ledger.on_notes(DeviceNotes(copied={"cannot_export": 2}))
+
+    assert device_blocks.tally == {("m", "1", ""): 1, ("m", "1", "cannot_export"): 2}
+    device_blocks.tally.clear()
+
+
+def spec(**changes):
+    return SimpleNamespace(**{"sequence": None, "response_cache": False, **changes})
+
+
+@pytest.mark.parametrize(
+    "facts, reason, gpu",
+    [
+        ([{}], "", b""),
+        ([{"gpu": b"a"}, {"gpu": b"a"}, {}], "", b"a"),
+        ([{"gpu": b"a"}, {"gpu": b"b"}], "other_device", b""),
+        ([{}, {"keeps_inputs": False}], "host_inputs", b""),
+        ([{"refusal": "sandbox"}], "sandbox", b""),
+        ([], "ensemble", b""),
+    ],
+)
+def test_model_takes_tensors_if_all_its_instances_do(loop, facts, reason, gpu):
+    instances = [Instance("i", loop, **each) for each in facts]
+
+    assert taking_of(spec(), instances) == device_blocks.Taking(gpu, reason)
+
+
+def test_model_with_sequences_a_cache_or_other_instances_takes_none(loop, owner):
+    assert taking_of(spec(sequence=object()), [owner]).reason == "sequence"
+    assert taking_of(spec(response_cache=True), [owner]).reason == "response_cache"
+    assert taking_of(spec(), [SimpleNamespace(name="f")]).reason == "instance_kind"
+
+
+def test_instance_that_could_not_open_memory_takes_none_and_still_gives(owner):
+    owner.device_ledger.on_notes(DeviceNotes(is_closed="cannot_open"))
+
+    assert taking_of(spec(), [owner]).reason == "cannot_open"
+    assert owner.device_ledger.take(export()).place.size == 16
