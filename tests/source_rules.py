@@ -59,7 +59,7 @@ BESIDE_THE_CHAIN = {
     "inprocess": LEAVES | {"pb_utils", "transport", "executor", "engine", "repository", "server"},
 }
 EXTRA = {
-    "functions": frozenset({"decorators", "proxy", "cuda"}),
+    "functions": frozenset({"decorators", "proxy", "cuda", "pb_utils"}),
     "repository": frozenset({"sandbox"}),
     "server": frozenset({"protocol", "cluster"}),
     "triton": frozenset(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytriton.base.device_values import is_on_gpu
 from pytriton.decorators.context import InferFunc, decorated, decorated_layers, get_model_config
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.triton_model_config import TritonModelConfig
@@ -159,13 +160,14 @@ def _split(outputs: Any, wrapped: InferFunc, instance: Any, sizes: list[int]) ->
 
 def _check_rows(outputs: InferenceResult, rows: int) -> None:
     expected = (rows,)
+    tensor: Any  # whatever a function returns
     for name, tensor in outputs.items():
-        if not isinstance(tensor, np.ndarray):
-            raise ValueError(  # noqa: TRY004  users catch ValueError for all wrong outputs
+        if not isinstance(tensor, np.ndarray) and not is_on_gpu(tensor):
+            raise ValueError(
                 "Not all values returned by model callable are numpy arrays: "
                 f"output `{name}` is {type(tensor)}."
             )
-        if tensor.shape[:1] != expected:
+        if tuple(tensor.shape[:1]) != expected:
             shapes = ", ".join(f"{name}: {tensor.shape}" for name, tensor in outputs.items())
             raise ValueError(
                 f"Received output tensors with different batch sizes: {shapes}. "

@@ -24,21 +24,44 @@ class Tensor:
             str and object declare tensors of byte strings.
         name: name of the tensor; by default INPUT_n or OUTPUT_n with its position, counted from 1.
         optional: whether a request may leave the tensor out; inputs only.
+        device: a GPU, such as "cuda" or "cuda:1": the function gets this input in its memory, as an
+            array that torch, cupy and jax take by DLPack or `__cuda_array_interface__`. A model
+            with such a tensor, be it an output, may return arrays that are on a GPU.
 
     Raises:
         PyTritonValidationError: if the protocol has no type for the dtype, or the shape is not a
-            sequence of positive sizes and -1.
+            sequence of positive sizes and -1, or the device is none of CUDA's, or the tensor has
+            strings and a device.
     """
 
     shape: tuple[int, ...]
     dtype: Any
     name: str | None = None
     optional: bool | None = False
+    device: str | None = None
 
     def __post_init__(self) -> None:
+        if self.device is not None:
+            cuda_device(self.device)
+            if triton_datatype(self.dtype) is dtypes.BYTES:
+                raise PyTritonValidationError(
+                    f"Expected numbers in a tensor on device {self.device!r}, got {self.dtype!r}"
+                )
         # A frozen dataclass can be changed in this way only.
         object.__setattr__(self, "dtype", _scalar_type(self.dtype))
         object.__setattr__(self, "shape", _dimensions(self.shape))
+
+
+def cuda_device(device: Any) -> int:
+    """Returns the number of a GPU.
+
+    Raises:
+        PyTritonValidationError: if it is not "cuda" or "cuda:N".
+    """
+    kind, _, number = device.partition(":") if isinstance(device, str) else ("", "", "")
+    if kind != "cuda" or (device != "cuda" and not (number.isascii() and number.isdecimal())):
+        raise PyTritonValidationError(f'Expected a device like "cuda" or "cuda:1", got {device!r}')
+    return int(number or 0)
 
 
 def triton_datatype(dtype: Any) -> dtypes.DataType:

@@ -235,6 +235,20 @@ def copy_to_device(array: DeviceArray | NDArray[Any], device: int) -> DeviceArra
     return gather((array,), device)
 
 
+def device_of(address: int) -> int:
+    """Returns the device whose memory an address is in.
+
+    Raises:
+        InternalError: It is in that of none, or the driver failed, or there is none.
+    """
+    driver = usable_driver()
+    try:
+        with driver.using(0):
+            return driver.device_of(address)
+    except CudaError as error:
+        raise InternalError(f"A tensor in GPU memory cannot be used: {error}") from error
+
+
 def usable_driver() -> Driver:
     """Returns the driver, loaded and initialised.
 

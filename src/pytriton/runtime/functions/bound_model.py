@@ -24,7 +24,7 @@ from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.common import ModelWarmup, generate_warmup_requests
 from pytriton.model_config.model_config import ModelConfig
 from pytriton.model_config.sequence_batcher import SequenceBatcher, only_request_inputs
-from pytriton.model_config.tensor import triton_datatype
+from pytriton.model_config.tensor import cuda_device, triton_datatype
 from pytriton.proxy.types import Request
 from pytriton.runtime.functions.bound_config import (
     AnyModel,
@@ -33,9 +33,10 @@ from pytriton.runtime.functions.bound_config import (
     check_name_and_tensors,
     signature_problem,
 )
+from pytriton.runtime.functions.device_arrays import DeviceSide
 from pytriton.runtime.functions.host import InstanceHost, StreamHost
 from pytriton.runtime.functions.model_call import FunctionCall, write_failure
-from pytriton.runtime.functions.output_validation import OutputValidator
+from pytriton.runtime.functions.output_validation import DeclaredTensor, OutputValidator
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
@@ -174,6 +175,7 @@ class BoundModel(AnyModel):
             ],
             decoupled=self.config.decoupled,
         )
+        self._device = _device_side(self.config.inputs or (), inputs, outputs)
         self._hosts: list[InstanceHost] = []
         self._failures = FailureLog(self._write_failure)
 
@@ -282,7 +284,23 @@ class BoundModel(AnyModel):
             failures=self._failures,
             label=model_label(self.name, self.version, index, len(self.infer_funcs)),
             annotated_name="" if self.takes_parameters else self.name,
+            device=self._device,
         )
+
+
+def _device_side(
+    specs: Sequence[DeclaredTensor], inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+) -> DeviceSide | None:
+    """Returns how tensors get to GPUs; None if none of them belongs there."""
+    if all(tensor.device is None for tensor in (*inputs, *outputs)):
+        return None
+    return DeviceSide(
+        {
+            spec.name: cuda_device(tensor.device)
+            for spec, tensor in zip(specs, inputs, strict=True)
+            if tensor.device is not None
+        }
+    )
 
 
 def _as_callables(infer_func: InferFunc | Sequence[InferFunc]) -> list[InferFunc]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
@@ -38,11 +38,12 @@ from pytriton.runtime.transport.payload import add_array
 from pytriton.runtime.transport.refs import TensorRef
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection
 
     from numpy.typing import NDArray
 
     from pytriton.base.log_capture import LineSource
+    from pytriton.runtime.functions.device_arrays import DeviceSide
     from pytriton.runtime.functions.output_validation import OutputValidator
     from pytriton.runtime.functions.response_packing import PackedResponse
     from pytriton.runtime.transport.channel import Payload, Received
@@ -88,7 +89,9 @@ class FunctionCall:
         failures: FailureLog | None = None,
         label: str = "",
         annotated_name: str = "",
+        device: DeviceSide | None = None,
     ) -> None:
+        self._device = device  # None: all tensors are on the host
         self.instance_name = instance_name
         self.infer_func = infer_func
         self.line_source: LineSource | None = None  # what the thread of its host works for
@@ -107,16 +110,21 @@ class FunctionCall:
         execute = received.frame
         assert isinstance(execute, Execute)
         started_ns = time.monotonic_ns()
-        if self._call_whole_batch is None or execute.traces:
+        # Rows of several requests on a GPU cannot be joined again, so they are not cut there.
+        if self._call_whole_batch is None or (execute.traces and self._device is None):
             results = self.infer_func(self.requests(received))
             if isinstance(results, Iterator):
                 results = only_result(results)
             finished_ns = time.monotonic_ns()
             return self.responses(execute, results, started_ns, finished_ns, payload)
-        inputs = {ref.name: received.array(ref) for ref in execute.inputs}
+        if execute.traces:
+            self._spans.start(execute)
+        inputs = self._inputs(received, execute)
         outputs: Mapping[str, NDArray[Any]] = self._call_whole_batch(inputs, sum(execute.rows))
         finished_ns = time.monotonic_ns()
         del inputs
+        if self._device is not None:
+            outputs = self._device.outputs(outputs, payload)
         wanted = _wanted_by_any(execute) if execute.outputs else None
         outputs = self._validator.validate_batch(outputs, wanted)
         refs = [
@@ -126,11 +134,17 @@ class FunctionCall:
         ]
         return BatchResult(execute.batch, started_ns, finished_ns, refs)
 
+    def _inputs(self, received: Received, execute: Execute) -> dict[str, Any]:
+        device = self._device
+        if device is not None:
+            return {ref.name: device.input(received, ref) for ref in execute.inputs}
+        return {ref.name: received.array(ref) for ref in execute.inputs}
+
     def requests(self, received: Received) -> list[Request]:
         """Return the arguments for a batch: for each request an object with views of its rows."""
         execute = received.frame
         assert isinstance(execute, Execute)
-        arrays = {ref.name: received.array(ref) for ref in execute.inputs}
+        arrays = self._inputs(received, execute)
         spans = self._spans.start(execute) if execute.traces else {}
         if not self._batching or len(execute.rows) == 1:
             return [self._request(execute, 0, arrays, spans)]
@@ -168,6 +182,11 @@ class FunctionCall:
         self, execute: Execute, results: Any, payload: Payload, *, is_final: bool
     ) -> list[ResponseItem]:
         """Convert a returned or yielded result to one response for each request."""
+        if self._device is not None and isinstance(results, list):
+            results = [
+                self._device.outputs(each, payload) if isinstance(each, Mapping) else each
+                for each in results
+            ]
         validated = self._validator.validate(results, len(execute.rows), execute.outputs)
         return [
             ResponseItem(
@@ -190,6 +209,8 @@ class FunctionCall:
 
         No name here is bound to an array: one to which only `results` refers is sent by reference.
         """
+        if self._device is not None:  # they may be on a GPU
+            return None
         packed = []
         if type(results) is list and len(results) == len(packers):
             for packer, outputs in zip(packers, results, strict=True):

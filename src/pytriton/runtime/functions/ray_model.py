@@ -126,6 +126,8 @@ def _as_records(tensors: Sequence[Tensor] | None) -> list[FunctionTensor] | None
     if tensors is None:
         return None
     return [
-        FunctionTensor(each.name, list(each.shape), each.dtype.__name__, bool(each.optional))
+        FunctionTensor(
+            each.name, list(each.shape), each.dtype.__name__, bool(each.optional), each.device
+        )
         for each in tensors
     ]

@@ -232,25 +232,21 @@ class SharingCall:
     """
 
     def __init__(self, call: InferenceCall, repeat: Callable[[], InferenceCall | None]) -> None:
+        self.is_over = False
         self._call = call
         self._repeat: Callable[[], InferenceCall | None] | None = repeat
-
-    @property
-    def is_over(self) -> bool:
-        """See `InferenceCall`."""
-        return self._call.is_over
 
     def receive(self) -> InferenceResponse | None:
         """See `InferenceCall`."""
         response = self._call.receive()
         repeat, self._repeat = self._repeat, None
-        if repeat is None or response is None or not response.has_error():
-            return response
-        call = repeat()
-        if call is None:
-            return response
-        self._call = call
-        return call.receive()
+        if repeat is not None and response is not None and response.has_error():
+            call = repeat()
+            if call is not None:
+                self._call = call
+                response = call.receive()
+        self.is_over = self._call.is_over
+        return response
 
     def notify(self, wake: Callable[[], None]) -> None:
         """See `InferenceCall`."""

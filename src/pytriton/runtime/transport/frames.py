@@ -50,6 +50,7 @@ class FunctionTensor(msgspec.Struct, array_like=True):
     shape: list[int]
     dtype: str  # numpy's name of the type
     is_optional: bool = False
+    device: str | None = None
 
 
 class FunctionSource(msgspec.Struct, array_like=True):

@@ -158,6 +158,7 @@ def _tensors(records: Sequence[FunctionTensor] | None) -> list[Tensor] | None:
             dtype=getattr(np, each.dtype),
             name=each.name,
             optional=each.is_optional,
+            device=each.device,
         )
         for each in records
     ]
