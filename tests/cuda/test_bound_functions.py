@@ -14,8 +14,9 @@ from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.runtime.cuda import driver as cuda_driver
 from pytriton.runtime.cuda.device_array import Order
-from pytriton.runtime.functions.device_arrays import DeviceSide, GpuArray
+from pytriton.runtime.functions.device_arrays import DeviceSide
 from pytriton.runtime.pb_utils import dlpack
+from pytriton.runtime.pb_utils.gpu_arrays import GpuArray
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.payload import Payload
 from pytriton.triton import Triton, TritonConfig

@@ -8,11 +8,12 @@ import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from tests.cuda import gpu_server
 from tests.cuda.fake_library import library_folder, needs_compiler
-from tests.e2e.http_client import InferFailedError, call
+from tests.e2e.http_client import InferFailedError, call, infer
 from tests.e2e.waiting import eventually
 from tests.repository_e2e.conftest import starter
 from tests.repository_e2e.model_files import config, ensemble, model
@@ -116,6 +117,21 @@ COUNTING = device_code('return upload("Y", values(x) * 0 + self.count)').replace
     "    def execute(self, requests):\n        self.count = len(requests)\n",
 )
 BATCHES = "max_queue_delay_microseconds: 3000000 preferred_batch_size: [4]"
+# Takes whole batches, as our backends of frameworks do, and adds the number of their rows.
+WHOLE = """
+import numpy as np
+from pytriton.runtime.cuda.device_array import copy_to_device
+from pytriton.runtime.pb_utils.gpu_arrays import GpuArray
+
+class TritonPythonModel:
+    takes_gpu_arrays = True
+
+    def execute_batch(self, batch):
+        x = batch.inputs["X"]
+        data = x if isinstance(x, np.ndarray) else x.copy()
+        y = (data + len(data) * 10 + isinstance(x, np.ndarray) * 1000).astype(np.float32)
+        return {"Y": GpuArray.over(copy_to_device(y, 0))}
+"""
 REPOSITORY = {
     "make": model(device_code('return upload("Y", values(x) + 1)')),
     "double": model(device_code(DOUBLE), config(ON_DEVICE)),
@@ -136,6 +152,8 @@ REPOSITORY = {
     "chain": ensemble("make", "double", "same", "double"),
     "ends_on_host": ensemble("make", "host"),
     "batched": model(COUNTING, config(f"{ON_DEVICE}\ndynamic_batching {{ {BATCHES} }}")),
+    "whole": model(WHOLE, config(f"dynamic_batching {{ {BATCHES} }}")),
+    "to_whole": ensemble("make", "whole", "double"),
     "to_batched": ensemble("make", "batched"),
 }
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "0,1", "FAKE_CUDA_DEVICES": "2"}
@@ -273,3 +291,20 @@ def test_requests_with_tensors_on_the_device_share_batches(server):
         sizes = list(threads.map(lambda value: server.infer("to_batched", value)[0], range(4)))
 
     assert sizes == [4.0] * 4
+
+
+def test_whole_batch_is_joined_on_the_device_and_its_outputs_stay_there(server):
+    before = counts(server)
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(lambda value: server.infer("to_whole", value)[0], range(4)))
+
+    assert answers == [(value + 1 + 40) * 2 for value in range(4)]
+    assert counted(server, before, "whole", "") == 4
+    assert counted(server, before, "double", "") == 4
+
+
+def test_model_of_whole_batches_takes_inputs_of_clients_from_the_host(server):
+    large = np.full((4, 1 << 15), 5, np.float32)
+    answer = infer(server.http_port, "whole", {"X": large})["Y"]
+
+    assert np.array_equal(answer, large + 1040)

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -191,3 +193,35 @@ def test_memory_of_expandable_segments_goes_through_the_host(tmp_path):
 
         assert np.array_equal(run(server, "chain", row)[0], (row + 1) * 2)
         assert eventually(lambda: counts(server).get(("make", "cannot_export")) == 1)
+
+
+def test_torchscript_model_computes_on_the_gpu(tmp_path):
+    torch = pytest.importorskip("torch")
+
+    class Double(torch.nn.Module):
+        def forward(self, x):
+            return x.mul_(2)  # a network may change its inputs
+
+    script = torch.jit.script(Double())
+    buffer = io.BytesIO()
+    torch.jit.save(script, buffer)
+    settings = (
+        'backend: "pytorch"\nmax_batch_size: 8\n'
+        'input [{ name: "X" data_type: TYPE_FP32 dims: [ -1 ] }]\n'
+        'output [{ name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }]\n'
+        "instance_group [{ kind: KIND_GPU }]\n"
+        "dynamic_batching { max_queue_delay_microseconds: 50000 }\n"
+    )
+    repository = {
+        "make": REPOSITORY["make"],
+        "script": {"1/model.pt": buffer.getvalue(), "config.pbtxt": settings},
+        "chain": ensemble("make", "script", "script"),
+    }
+    with starter(tmp_path) as start:
+        server = start(repository).await_ready()
+        rows = [np.arange(COUNT, dtype=np.float32) + number for number in range(4)]
+        with ThreadPoolExecutor(4) as threads:
+            answers = list(threads.map(lambda row: run(server, "chain", row)[0], rows))
+
+        assert all(np.array_equal(a, (row + 1) * 4) for a, row in zip(answers, rows, strict=True))
+        assert counts(server)["script", ""] == 8

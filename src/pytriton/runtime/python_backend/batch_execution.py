@@ -10,15 +10,21 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import math
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pytriton.base.device_values import is_on_gpu
 from pytriton.base.dtypes import BY_CONFIG_NAME, BYTES, DataType, from_numpy
 from pytriton.base.errors import InvalidArgumentError, ServerError, sendable_text
+from pytriton.runtime.cuda.device_array import DeviceArray, gather, write_to_host
 from pytriton.runtime.pb_utils.batch import Batch
+from pytriton.runtime.pb_utils.gpu_arrays import GpuArray, import_array
+from pytriton.runtime.pb_utils.response import InferenceResponse, TritonError
+from pytriton.runtime.pb_utils.tensor import DeviceTensor, Tensor
 from pytriton.runtime.python_backend import answers
 from pytriton.runtime.python_backend.failure_text import RuleError
 from pytriton.runtime.transport.arena import block_bytes
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.python_backend.batch_run import BatchRegistry
     from pytriton.runtime.python_backend.runtime import WorkerRuntime
     from pytriton.runtime.transport.channel import Payload, Received
+    from pytriton.runtime.transport.refs import TensorRef
 
 FUNCTION = "execute_batch"
 
@@ -132,9 +139,9 @@ def _checked_list(
     return [_checked(name, array, expected) for array in value]
 
 
-def _checked(name: str, array: Any, expected: DataType | None) -> NDArray[Any]:
+def _checked(name: str, array: Any, expected: DataType | None) -> Any:
     """Returns an array in the byte order of messages."""
-    if not isinstance(array, np.ndarray):
+    if not isinstance(array, (np.ndarray, DeviceArray)):
         raise RuleError(
             f"Expected a numpy array as output '{name}' of {FUNCTION}, found type '{type(array)}'."
         )
@@ -144,10 +151,10 @@ def _checked(name: str, array: Any, expected: DataType | None) -> NDArray[Any]:
         raise RuleError(
             f"Expected {wanted} in output '{name}' of {FUNCTION}, found an array of {array.dtype}."
         )
-    if kind is BYTES:
+    if isinstance(array, np.ndarray) and kind is BYTES:
         _check_texts(name, array)
     elif array.dtype != kind.numpy:
-        return array.astype(kind.numpy)
+        return array.astype(kind.numpy)  # type: ignore[union-attr]  # of GPUs, types are the same
     return array
 
 
@@ -182,6 +189,18 @@ def parts_of(output: Any, rows: Sequence[int], *, is_batching: bool) -> Iterator
             at += count
 
 
+def _imported(value: Any) -> Any:
+    if isinstance(value, np.ndarray) or not is_on_gpu(value):
+        return value
+    return import_array(value)
+
+
+def _tensor(name: str, array: Any) -> Tensor:
+    if isinstance(array, DeviceArray):
+        return DeviceTensor.of_device(name, array)
+    return Tensor.from_array(name, np.ascontiguousarray(array))
+
+
 class BatchExecution:
     """Runs the batches of a model that has `execute_batch`.
 
@@ -203,6 +222,9 @@ class BatchExecution:
         self._outbox = runs.outbox
         self._runtime = runtime
         self._declared = declared
+        self._device = runs.device
+        # The model takes inputs, and returns outputs, in GPU memory; most do not.
+        self.takes_gpu = bool(getattr(model, "takes_gpu_arrays", False))
 
     def run(self, received: Received) -> None:
         """Call the backend with a batch; the batch is answered whatever the backend does.
@@ -227,10 +249,17 @@ class BatchExecution:
         batch = self._make_batch(received, execute)
         outputs = self._execute_batch(batch)
         finished_ns = time.monotonic_ns()
+        if self.takes_gpu and isinstance(outputs, Mapping):
+            outputs = {name: _imported(value) for name, value in outputs.items()}
         # In a new dict: if the backend keeps its own, its arrays are copied.
         outputs = checked_outputs(outputs, batch, self._declared, is_batching=self._is_batching)
         batch.inputs = {}  # an output may be an input's array, which is not copied if it is alone
         times_ns = (started_ns, finished_ns)
+        if self.takes_gpu:
+            if execute.devices or execute.device_wishes:
+                self._send_placed(execute, batch, outputs, times_ns)
+                return
+            outputs = {name: self._on_host(value) for name, value in outputs.items()}
         if batch.failures or any(isinstance(each, list) for each in outputs.values()):
             make = functools.partial(self._make_responses, execute, batch, outputs, times_ns)
             self._outbox.send(make)
@@ -239,8 +268,14 @@ class BatchExecution:
 
     def _make_batch(self, received: Received, execute: Execute) -> Batch:
         refs = execute.inputs
+        on_device = execute.devices[0].inputs if execute.devices else ()
         return Batch(
-            {ref.name: received.array(ref) for ref in refs},
+            {
+                ref.name: self._joined(ref, execute)
+                if ref.name in on_device
+                else received.array(ref)
+                for ref in refs
+            },
             execute.rows,
             wanted_by_any(execute, self._output_names),
             shapes={ref.name: ref.shapes for ref in refs if ref.shapes},
@@ -248,6 +283,74 @@ class BatchExecution:
             parameters=execute.parameters,
             allocate=self._allocate,
         )
+
+    def _joined(self, ref: TensorRef, execute: Execute) -> Any:
+        """Returns an input that is in GPU memory, of all requests, there."""
+        tensors = self._device.column(ref, execute.devices, execute.rows)
+        arrays = [tensor.to_wire()[2] for tensor in tensors]
+        if len(arrays) == 1:
+            return GpuArray.over(arrays[0])
+        if ref.shapes:
+            for array in arrays:
+                array.shape = (math.prod(array.shape),)
+        return GpuArray.over(gather(arrays, arrays[0].device))
+
+    def _on_host(self, value: Any) -> Any:
+        """Returns an output on the host, a large one where the server reads it."""
+        if not isinstance(value, DeviceArray):
+            return value
+        memory = self._allocate(value.nbytes)
+        if memory is None:
+            return value.copy()
+        memory = memory[: value.nbytes]
+        write_to_host((value,), memory.data)
+        return memory.view(value.dtype).reshape(value.shape)
+
+    def _send_placed(
+        self, execute: Execute, batch: Batch, outputs: dict[str, Any], times_ns: tuple[int, int]
+    ) -> None:
+        """Send a response for each request, whose outputs may stay in GPU memory."""
+        responses: list[InferenceResponse] = []
+        parts = {
+            name: list(parts_of(output, execute.rows, is_batching=self._is_batching))
+            for name, output in outputs.items()
+        }
+        for position in range(len(execute.rows)):
+            if position in batch.failures:
+                text, code = batch.failures[position]
+                failure = TritonError(text, code)
+                responses.append(InferenceResponse.received([], failure, None))
+                continue
+            tensors = [_tensor(name, each[position]) for name, each in parts.items()]
+            response = InferenceResponse.received(tensors, None, None)
+            names = execute.outputs.get(position, self._output_names)
+            if position in execute.devices:
+                response = self._device.place(response, names, execute.devices[position])
+            if position in execute.device_wishes:
+                wish = execute.device_wishes[position]
+                response = self._device.share_outputs(response, names, wish)
+            responses.append(response)
+        self._outbox.send(functools.partial(self._make_placed, execute, responses, times_ns))
+
+    def _make_placed(
+        self,
+        execute: Execute,
+        responses: Sequence[InferenceResponse],
+        times_ns: tuple[int, int],
+        payload: Payload,
+    ) -> ResponsesFrame:
+        items = [
+            answers.make_item(
+                payload,
+                execute.batch,
+                position,
+                response,
+                execute.outputs.get(position, self._output_names),
+                has_shared=bool(execute.device_wishes),
+            )
+            for position, response in enumerate(responses)
+        ]
+        return ResponsesFrame(*times_ns, items, returned_batch=execute.batch)
 
     def _allocate(self, size: int) -> NDArray[np.uint8] | None:
         if size <= INLINE_TENSOR_BYTES:

@@ -291,10 +291,17 @@ class ModelWorker:
         return Initialized(
             has_ready_check=self._prepare_ready_check(),
             is_async=self._execution.is_async,
-            takes_device_memory=isinstance(self._execution, ModelExecution),
+            takes_device_memory=self._takes_device_memory(runs),
             keeps_device_inputs=runs.device.keeps_on_device,
             gpu=gpu_in_use(self._device),
         )
+
+    def _takes_device_memory(self, runs: BatchRegistry) -> bool:
+        execution = self._execution
+        if isinstance(execution, ModelExecution):
+            return True
+        runs.device.keeps_on_device = execution.takes_gpu
+        return execution.takes_gpu
 
     def _make_execution(
         self, frame: Initialize, runs: BatchRegistry

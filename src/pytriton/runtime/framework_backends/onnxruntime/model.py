@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -116,6 +117,12 @@ class TritonPythonModel:
         self._tensors = OnnxTensors(config, session.signature)
         large_outputs = LargeOutputs(config, session.signature)
         self._allocate = large_outputs.allocate if large_outputs else None
+        # Inputs that other models have on a GPU stay there, and so do outputs until they are sent.
+        is_plain = not self._tensors.changes_inputs and not self._tensors.changes_outputs
+        self.takes_gpu_arrays = kind == "GPU" and is_plain and session.takes_gpu_arrays
+        if self.takes_gpu_arrays:
+            self._run = functools.partial(_run_on_gpu, session, device_id)
+            self._allocate = None
 
     def execute_batch(self, batch: Any) -> dict[str, Any]:
         """Run the session once for all requests.
@@ -129,6 +136,11 @@ class TritonPythonModel:
         places = None if self._allocate is None else self._allocate(batch)
         outputs = dict(zip(names, self._run(names, inputs, places), strict=True))
         return tensors.finish(outputs, batch) if tensors.changes_outputs else outputs
+
+
+def _run_on_gpu(session: Session, device_id: int, names: Any, inputs: Any, places: None) -> Any:
+    assert places is None, "outputs are on the GPU"
+    return session.run_on_gpu(names, inputs, device_id)
 
 
 def _open(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytriton.base.dtypes import BF16, from_numpy
+from pytriton.base.dtypes import BF16, BY_CONFIG_NAME, from_numpy
 from pytriton.base.errors import InternalError, UnavailableError, UnsupportedError
 from pytriton.base.log_switches import LogSwitches
 from pytriton.runtime.framework_backends.onnxruntime.configuration import (
@@ -23,6 +23,7 @@ from pytriton.runtime.framework_backends.onnxruntime.configuration import (
 )
 from pytriton.runtime.framework_backends.onnxruntime.settings import CUDA, Provider, SessionSettings
 from pytriton.runtime.framework_backends.shared import explain_file, import_wheel
+from pytriton.runtime.pb_utils.gpu_arrays import GpuArray, complete_array, wait_for
 from pytriton.runtime.pb_utils.runtime import current_runtime
 
 _FAILURE = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
@@ -112,6 +113,44 @@ class Session:
         self._run_options = run_options
         # ONNX Runtime takes and returns bfloat16 only by address.
         self._has_bfloat16 = BF16.config_name in signature.data_types
+
+    def run_on_gpu(
+        self, output_names: Sequence[str], inputs: Mapping[str, Any], device_id: int
+    ) -> Sequence[GpuArray]:
+        """Run the model with outputs that stay on a GPU, and inputs there or on the host.
+
+        Neither strings nor bfloat16 can be bound so.
+
+        Raises:
+            InternalError: The run failed.
+        """
+        try:
+            binding = self._session.io_binding()
+            held = []
+            for name, array in inputs.items():
+                if isinstance(array, GpuArray):
+                    wait_for(array)
+                    place = (array.dtype.type, array.shape, array.address)
+                    binding.bind_input(name, "cuda", array.device, *place)
+                else:
+                    held.append(np.require(array, requirements="C"))
+                    binding.bind_cpu_input(name, held[-1])
+            for name in output_names:
+                binding.bind_output(name, "cuda", device_id)
+            self._session.run_with_iobinding(binding, self._run_options)
+            binding.synchronize_outputs()
+            return [
+                complete_array(value.data_ptr(), device_id, dtype, tuple(value.shape()), value)
+                for name, value in zip(output_names, binding.get_outputs(), strict=True)
+                for dtype in [BY_CONFIG_NAME[self.signature.outputs[name].data_type].numpy]
+            ]
+        except Exception as error:
+            raise _failure(error) from error
+
+    @property
+    def takes_gpu_arrays(self) -> bool:
+        """Whether `run_on_gpu` can run it."""
+        return not self._has_bfloat16 and "TYPE_STRING" not in self.signature.data_types
 
     def run(
         self, output_names: Sequence[str], inputs: Arrays, places: Arrays | None = None

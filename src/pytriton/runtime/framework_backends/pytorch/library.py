@@ -23,6 +23,7 @@ from pytriton.runtime.framework_backends.pytorch.configuration import (
     TensorEntry,
 )
 from pytriton.runtime.framework_backends.shared import import_wheel, is_utf8
+from pytriton.runtime.pb_utils.gpu_arrays import GpuArray
 
 Torch = Any  # the module; it is imported when it is needed
 
@@ -108,14 +109,18 @@ class TensorConverter:
         self._torch = torch
         is_cpu = device is None or device.type == "cpu"
         self._device = None if is_cpu else device
+        self.keeps_on_gpu = False  # outputs that are there are returned as tensors
         self._data_types = {getattr(torch, name): config for config, name in TORCH_NAMES.items()}
         self._expected = {entry.name: entry.data_type for entry in outputs}
 
-    def tensor(self, array: NDArray[Any]) -> Any:
+    def tensor(self, array: NDArray[Any] | GpuArray) -> Any:
         """Returns the tensor of an input. On the CPU it is the memory of the array itself.
 
-        The worker owns this memory, so a model may change its inputs.
+        The worker owns this memory, so a model may change its inputs. An input on a GPU is memory
+        of another process, so it is copied, there.
         """
+        if isinstance(array, GpuArray):
+            return self._torch.from_dlpack(array).to(self._device).clone()
         if array.dtype.kind in "OV":
             return self._unusual(array)
         tensor = self._torch.from_numpy(array)
@@ -158,6 +163,9 @@ class TensorConverter:
             self._check_type(name, expected, data_type or str(result.dtype))
         if result.ndim == 0:
             raise InvalidArgumentError(f"output '{name}' is a scalar which is not supported.")
+        if self.keeps_on_gpu and result.is_cuda:
+            on_gpu: NDArray[Any] = result.detach().contiguous()
+            return on_gpu  # not of numpy: it stays there until it is known where it goes
         if data_type == BF16.config_name:
             return _contiguous(result.view(self._torch.int16)).view(BF16.numpy)
         return _contiguous(result)

@@ -48,6 +48,11 @@ class TritonPythonModel:
         self._batch_tensors = BatchTensors(config)
         self._strings = [entry["name"] for entry in config["input"] if entry["data_type"] == STRING]
         self._model = _load(config, args)
+        # Inputs that other models have on a GPU stay there, and so do outputs until they are sent.
+        tensors = self._batch_tensors
+        is_plain = not tensors.has_inputs and not tensors.has_outputs
+        self.takes_gpu_arrays = args["model_instance_kind"] == "GPU" and is_plain
+        self._model.converter.keeps_on_gpu = self.takes_gpu_arrays
 
     def execute_batch(self, batch: Batch) -> dict[str, Any]:
         """Run the model once for all requests of a batch."""

@@ -32,7 +32,7 @@ class ModuleModel:
     def __init__(self, torch: Torch, module: Any, tensors: ConfiguredTensors, device: Any) -> None:
         self._torch = torch
         self._module = module
-        self._converter = TensorConverter(torch, device, tensors.all_outputs)
+        self.converter = TensorConverter(torch, device, tensors.all_outputs)
         self._ordered = [entry.name for entry in tensors.all_inputs]
         self._positions = {entry.name: index for index, entry in enumerate(tensors.all_outputs)}
 
@@ -82,14 +82,14 @@ class ModuleModel:
             InternalError: The module failed.
             InvalidArgumentError: An output contradicts the configuration.
         """
-        make = self._converter.tensor
+        make = self.converter.tensor
         with self._torch.inference_mode():
             try:
                 result = self._module(*[make(inputs[name]) for name in self._ordered])
                 results = _results(self._torch, result)
             except Exception as error:
                 raise execution_failure(error) from error
-            return self._converter.outputs(results, self._positions, wanted)
+            return self.converter.outputs(results, self._positions, wanted)
 
 
 def _results(torch: Torch, result: Any) -> Sequence[Any]:

@@ -181,7 +181,7 @@ class PackageModel:
     ) -> None:
         self._torch = torch
         self._program = program
-        self._converter = converter
+        self.converter = converter
         self._parameters = parameters
         positions = bind_inputs(
             tensors.model,
@@ -228,13 +228,13 @@ class PackageModel:
             InternalError: The model failed.
             InvalidArgumentError: An output contradicts the configuration.
         """
-        make = self._converter.tensor
+        make = self.converter.tensor
         with self._no_gradients():
             try:
                 results = self._program.run([make(inputs[name]) for name in self._ordered])
             except Exception as error:
                 raise execution_failure(error) from error
-            arrays = self._converter.outputs(results, self._positions, wanted)
+            arrays = self.converter.outputs(results, self._positions, wanted)
         if self._parameters.cleans_cache:
             self._torch.cuda.empty_cache()
         return arrays

@@ -315,7 +315,7 @@ class TorchScriptModel:
         parameters: ScriptParameters,
     ) -> None:
         self._torch = torch
-        self._converter = converter
+        self.converter = converter
         self._parameters = parameters
         self._forward: Any = getattr(module, "forward", None)
         inputs = bind_inputs(tensors, _arguments(self._forward, tensors.model))
@@ -371,7 +371,7 @@ class TorchScriptModel:
             InternalError: The model failed.
             InvalidArgumentError: An output contradicts the configuration.
         """
-        make = self._converter.tensor
+        make = self.converter.tensor
         with self._no_gradients():
             try:
                 if self._takes_dictionary:
@@ -381,7 +381,7 @@ class TorchScriptModel:
                 results = _results(self._torch, result)
             except Exception as error:
                 raise execution_failure(error) from error
-            arrays = self._converter.outputs(results, self._positions, wanted)
+            arrays = self.converter.outputs(results, self._positions, wanted)
         if self._parameters.cleans_cache:
             self._torch.cuda.empty_cache()
         return arrays
