@@ -138,6 +138,8 @@ def test_cache_machine_and_gpus_are_read():
         'nv_cache_num_misses_per_model{model="m",version="1"} 10\n'
         "nv_cpu_utilization 0.25\nnv_cpu_memory_used_bytes 1e9\n"
         'nv_gpu_utilization{gpu_uuid="a"} 0.5\nnv_gpu_memory_used_bytes{gpu_uuid="a"} 7\n'
+        'nv_model_gpu_memory_bytes{gpu_uuid="a",model="m",version="1"} 3\n'
+        'nv_model_gpu_memory_bytes{gpu_uuid="b",model="m",version="1"} 4\n'
         "not a line\nnv_cpu_memory_total_bytes nonsense\n"
     )
     zero = extra.replace(" 30", " 0").replace(" 10", " 0")
@@ -148,6 +150,7 @@ def test_cache_machine_and_gpus_are_read():
 
     (row,) = rows_of(before, after, {})
     assert row.cache_hits == 0.75
+    assert row.gpu_memory == 7.0
     assert (after.cpu, after.memory_used, after.memory_total) == (0.25, 1e9, None)
     assert (after.gpus["a"].utilization, after.gpus["a"].memory_used) == (0.5, 7.0)
 

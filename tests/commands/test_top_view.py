@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 
@@ -167,6 +168,20 @@ def test_gpus_and_filters_are_shown():
 
     assert "gpu 0 50% 10.0 GiB of 80.0 GiB" in text
     assert "no model has 'zzz' in its name" in text
+
+
+def test_gpu_memory_of_models_has_a_column_and_a_line_if_it_is_known():
+    result = shown()
+    key = result.rows[0].key
+    result.sample.models[key].gpu_memory = 3.0 * 2**30
+    result.rows = [dataclasses.replace(result.rows[0], gpu_memory=3.0 * 2**30), *result.rows[1:]]
+    head, first, *others = table_lines(result)
+    details = draw(result, ViewState(screen=TopScreen.DETAILS, selected=key), 80, 24)
+
+    assert head.split()[-1] == "GPU"
+    assert first.endswith(" 3.0 GiB")
+    assert others[0].endswith("-")
+    assert "   GPU memory  3.0 GiB of its processes" in [line.plain for line in details]
 
 
 def test_table_for_scripts_has_every_column():

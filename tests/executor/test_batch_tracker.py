@@ -225,6 +225,15 @@ def test_processor_time_and_bytes_of_all_answers_are_added_up(rig):
     assert (rig.costs.worker_ns, rig.costs.bytes_out) == (123, 8 + 4 + 4)
 
 
+def test_copies_between_host_and_gpu_of_all_answers_are_added_up(rig):
+    rig.begin(3)
+    rig.hear(BatchResult(1, 0, 0, [], copied=(1, 20)))
+    rig.hear(ResponsesFrame(0, 0, [ResponseItem(2, 0)], copied=(2, 30)))
+    rig.hear(BatchFailure(3, 0, 0, "no", 13, copied=(4, 50)))
+
+    assert (rig.costs.to_gpu_bytes, rig.costs.to_host_bytes) == (7, 100)
+
+
 def test_bytes_of_inputs_are_added_up():
     rig = Rig()
     rig.tracker = BatchTracker(rig, ModelLabels("m", "1", ["x", "y"], batching=True), rig)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from pytriton.base.model_spec import ModelSpec
+from pytriton.base.nvml import DeviceReading
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
 from pytriton.serving.engine.latencies import Latencies, LatencyPlan, Quantile
 from pytriton.serving.engine.stats import BatchRecord, ModelStatistics
 from pytriton.serving.server.metrics.exposition import MetricSample, SampleFamily
 from pytriton.serving.server.metrics.families import MachineReading, MetricsPage
-from pytriton.serving.server.metrics.machine import DeviceReading
 from pytriton.serving.server.options.metrics_options import DEFAULT_QUANTILES, MetricsOptions
 
 MS = 1_000_000

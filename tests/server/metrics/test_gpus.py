@@ -9,12 +9,11 @@ import types
 
 import pytest
 
-from pytriton.serving.server.metrics.machine import (
-    DeviceReading,
-    NvmlReader,
-    find_gpus,
-    gpu_families,
-)
+from pytriton.base.nvml import DeviceReading, NvmlReader, find_gpus
+from pytriton.serving.server.api.gpu_view import ProcessMemory
+from pytriton.serving.server.metrics.machine import gpu_families, gpu_process_families
+
+PROCESS = "nv_instance_process_gpu_memory_bytes"
 
 
 class NVMLError(Exception):
@@ -51,7 +50,12 @@ class FakeNvml(types.SimpleNamespace):
         return self._supported(handle, types.SimpleNamespace(gpu=25, memory=1))
 
     def nvmlDeviceGetMemoryInfo(self, handle):  # noqa: N802
-        return types.SimpleNamespace(total=1000 + handle, used=10 + handle, free=0)
+        return types.SimpleNamespace(total=1000 + handle, used=10 + handle, free=990)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle):  # noqa: N802
+        known = types.SimpleNamespace(pid=7, usedGpuMemory=500)
+        secret = types.SimpleNamespace(pid=8, usedGpuMemory=None)
+        return self._supported(handle, [known, secret])
 
     def nvmlDeviceGetPowerUsage(self, handle):  # noqa: N802
         return self._supported(handle, 70_500)
@@ -70,9 +74,10 @@ def test_devices_are_read_in_tritons_units():
 
     assert reader.uuids == {0: "GPU-aa", 1: "GPU-bb"}
     assert reader.read() == [
-        DeviceReading("GPU-aa", 0.25, 1000, 10, 70.5, 700.0, 1.5),
+        DeviceReading("GPU-aa", 0.25, 1000, 10, 70.5, 700.0, 1.5, {7: 500}),
         DeviceReading("GPU-bb", None, 1001, 11),
     ]
+    assert reader.free_bytes() == {0: 990, 1: 990}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +113,7 @@ def test_machine_without_gpus_says_so_once_at_verbose_levels(monkeypatch, caplog
 
     (record,) = caplog.records
     assert record.levelno == logging.DEBUG
-    assert record.getMessage().startswith("no metrics of GPUs: ")
+    assert record.getMessage().startswith("GPUs cannot be read: ")
 
 
 def test_families_have_tritons_names_and_leave_out_what_is_unknown():
@@ -137,3 +142,20 @@ def test_families_have_tritons_names_and_leave_out_what_is_unknown():
         "# TYPE nv_energy_consumption counter\n"
         'nv_energy_consumption{gpu_uuid="GPU-aa"} 0\n'
     )
+
+
+def test_memory_of_processes_is_told_by_model_and_once_by_process():
+    many = tuple(f"m_0_{number}" for number in range(10))
+    processes = [
+        ProcessMemory(7, "GPU-aa", 500, ("m_0_0", "n_0_0"), (("", "m", 1), ("space", "n", 2))),
+        ProcessMemory(9, "GPU-aa", 30, many, (("", "m", 1),)),
+    ]
+    text = "".join(family.text() for family in gpu_process_families(processes))
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+
+    assert lines == [
+        'nv_model_gpu_memory_bytes{gpu_uuid="GPU-aa",model="m",version="1"} 530',
+        'nv_model_gpu_memory_bytes{gpu_uuid="GPU-aa",model="n",namespace="space",version="2"} 500',
+        f'{PROCESS}{{gpu_uuid="GPU-aa",instances="m_0_0,n_0_0",pid="7"}} 500',
+        f'{PROCESS}{{gpu_uuid="GPU-aa",instances="{",".join(many[:8])},2 more",pid="9"}} 30',
+    ]

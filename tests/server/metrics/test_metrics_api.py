@@ -9,12 +9,12 @@ from typing import ClassVar
 
 import pytest
 
+from pytriton.base.nvml import DeviceReading
 from pytriton.serving.engine.model import Model
 from pytriton.serving.server.http.reader import HttpRequest, RequestHead
 from pytriton.serving.server.metrics import api as api_module
 from pytriton.serving.server.metrics.api import MetricsApi
 from pytriton.serving.server.metrics.exposition import gauge
-from pytriton.serving.server.metrics.machine import DeviceReading
 from pytriton.serving.server.options.metrics_options import MetricsOptions
 from tests.fakes import model_spec
 from tests.server.cluster_fakes import actor, cluster
@@ -189,6 +189,34 @@ def test_gpus_are_read_no_more_often_than_the_interval():
     assert gpus.readings == 1
     assert [status for status, _ in pages] == [200, 200]
     assert all(b'nv_gpu_utilization{gpu_uuid="GPU-a"} 0.1\n' in body for _, body in pages)
+
+
+def test_gpu_memory_of_instances_is_in_the_metrics_and_in_the_index():
+    class Gpus(FakeGpus):
+        def read(self):
+            return [DeviceReading("GPU-a", process_bytes={7: 500, 8: 1})]
+
+    async def run():
+        service, api = make_api()
+        service.engine.find("double").instances[0].pid = 7
+
+        def tell_client():
+            service.client.gpu_memory = api.gpu_memory
+
+        before = service.client.index()
+        api.on_gpus_found = tell_client
+        api.start(Gpus)
+        await api._tasks.wait()
+        return before, (await scrape(api))[1][1], await service.client.index()
+
+    before, body, after = asyncio.run(run())
+    line = b'nv_model_gpu_memory_bytes{gpu_uuid="GPU-a",model="double",version="1"} 500\n'
+    assert line in body
+    assert body.count(b"\nnv_instance_process_gpu_memory_bytes{") == 1
+    assert {each.gpu_memory_bytes for each in before} == {0}
+    known = {each.name: each.gpu_memory_bytes for each in after}
+    assert known["double"] == 500
+    assert sum(known.values()) == 500
 
 
 def test_gpus_are_not_looked_for_if_nobody_wants_them():

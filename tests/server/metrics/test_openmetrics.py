@@ -7,6 +7,7 @@ import types
 
 import pytest
 
+from pytriton.base.nvml import DeviceReading
 from pytriton.serving.engine.latencies import SLOW_SLOTS, LatencyPlan
 from pytriton.serving.server.metrics.api import MetricsApi
 from pytriton.serving.server.metrics.exposition import (
@@ -16,7 +17,6 @@ from pytriton.serving.server.metrics.exposition import (
     prefers_openmetrics,
 )
 from pytriton.serving.server.metrics.families import MachineReading, MetricsPage
-from pytriton.serving.server.metrics.machine import DeviceReading
 from pytriton.serving.server.options.metrics_options import DEFAULT_QUANTILES, MetricsOptions
 from tests.server.http_fakes import Client, get
 from tests.server.http_models import Service

@@ -15,6 +15,7 @@ import pytest
 from pytriton.base.dtypes import BOOL, BYTES, FP16, INT64, encode_bytes
 from pytriton.base.errors import InternalError, InvalidArgumentError, NotFoundError
 from pytriton.base.messages import InferTensor
+from pytriton.base.nvml import DeviceReading
 from pytriton.runtime.transport.control import Started
 from pytriton.serving.engine.failures import FailureBook
 from pytriton.serving.server.api.authorization import RestrictedGroup
@@ -260,3 +261,19 @@ def test_numbers_of_now_are_read_when_asked_and_not_too_often():
     assert (double["ok"], double["failed"], double["pending"], double["instances"]) == (0, 0, 0, 1)
     assert set(numbers["machine"]) == {"server_memory", "gpus"}
     assert numbers["machine"]["server_memory"] > 1 << 20
+    assert not {"gpu_memory", "to_gpu", "to_host"} & set(double)
+
+
+def test_numbers_of_now_have_gpu_memory_and_copies_of_models():
+    service = Service()
+    model = service.engine.find("double")
+    model.instances[0].pid = 7
+    model.statistics.costs.to_gpu_bytes = 5
+
+    async def read_machine():
+        return None, [DeviceReading("a", process_bytes={7: 10}), DeviceReading("b")]
+
+    current = CurrentNumbers(service.engine, read_machine, lambda: None)
+    double, _ = json.loads(asyncio.run(current.read()))["models"]
+
+    assert (double["gpu_memory"], double["to_gpu"], double["to_host"]) == (10, 5, 0)

@@ -15,6 +15,8 @@ import mmap
 import os
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pytriton.base import device_copies
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -296,9 +298,11 @@ class LibraryDriver:
 
     def copy_to_host(self, target: int, source: int, size: int) -> None:
         self._call("cuMemcpyDtoH_v2", target, source, size)
+        device_copies.add_to_host(size)
 
     def copy_to_device(self, target: int, source: int, size: int) -> None:
         self._call("cuMemcpyHtoD_v2", target, source, size)
+        device_copies.add_to_gpu(size)
 
     def copy_on_device(self, target: int, source: int, size: int) -> None:
         # Not cuMemcpy: that takes an address that is not mapped for one of the host, and crashes.

@@ -346,6 +346,8 @@ class BatchTracker:
         costs = self.events.costs
         if costs is not None:
             costs.worker_ns += frame.processor_ns
+            costs.to_gpu_bytes += frame.copied[0]
+            costs.to_host_bytes += frame.copied[1]
             for ref in frame.outputs:
                 costs.bytes_out += ref.size
             if batch.is_traced:
@@ -442,6 +444,8 @@ class BatchTracker:
         costs = self.events.costs
         if costs is not None:
             costs.worker_ns += frame.processor_ns
+            costs.to_gpu_bytes += frame.copied[0]
+            costs.to_host_bytes += frame.copied[1]
             # One loop for all: with a call for each it takes three times as long.
             costs.bytes_out += sum([ref.size for item in frame.items for ref in item.outputs or ()])
             if frame.rows is not None:
@@ -565,6 +569,8 @@ class BatchTracker:
         costs = self.events.costs
         if costs is not None:
             costs.worker_ns += frame.processor_ns
+            costs.to_gpu_bytes += frame.copied[0]
+            costs.to_host_bytes += frame.copied[1]
             batch.processor_ns += frame.processor_ns
         try:
             error = error_from_code(frame.error_code, frame.error, frame.origin)

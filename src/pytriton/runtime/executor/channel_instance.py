@@ -98,8 +98,10 @@ class ChannelInstance(FramedInstance):
         loop: asyncio.AbstractEventLoop,
         events: InstanceEvents,
         concurrency: int = 1,
+        pid: int = 0,
     ) -> None:
         self.name = name
+        self.pid = pid  # of its process on this machine, which other instances may share; or 0
         self._concurrency = concurrency
         self._batches = BatchTracker(self, labels, events)
         self._channel = LoopChannel(

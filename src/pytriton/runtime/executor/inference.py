@@ -156,6 +156,8 @@ class BatchCosts(Protocol):
     worker_ns: int  # processor time of instances
     bytes_in: int  # of tensors
     bytes_out: int
+    to_gpu_bytes: int  # that the server's own code has copied in processes of instances
+    to_host_bytes: int
 
 
 class InstanceEvents(Protocol):

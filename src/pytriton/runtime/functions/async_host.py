@@ -89,6 +89,7 @@ class AsyncInstanceHost(InstanceHost):
         if not self._closed.done():
             if frame.finished_ns >= self._meter.due_ns:
                 self._meter.stamp(frame)
+            frame.copied = self._meter.copies.take()
             self._loop_channel.send(frame, payload)
 
 

@@ -164,6 +164,7 @@ class InstanceHost:
     def _send(self, frame: Answer, payload: Payload) -> None:
         if frame.finished_ns >= self._meter.due_ns:
             self._meter.stamp(frame)
+        frame.copied = self._meter.copies.take()
         self._channel.send(frame, payload)
 
 

@@ -289,6 +289,8 @@ class BatchResult(FrameBase, tag="batch"):
     finished_ns: int
     outputs: list[TensorRef]
     processor_ns: int = 0  # that the instance used since its last answer, as in those below
+    # Bytes that it has copied to GPUs, and from them to the host, since its last answer.
+    copied: tuple[int, int] = (0, 0)
 
 
 class ResponseItem(msgspec.Struct, array_like=True):
@@ -332,6 +334,7 @@ class ResponsesFrame(FrameBase, tag="responses"):
     returned_batch: int = 0  # `execute` of a model.py returned for this batch; responses may follow
     rows: ResponseRows | None = None  # they come before the items
     processor_ns: int = 0
+    copied: tuple[int, int] = (0, 0)
 
 
 class BatchFailure(FrameBase, tag="failure"):
@@ -344,6 +347,7 @@ class BatchFailure(FrameBase, tag="failure"):
     error_code: int
     origin: FailureOrigin | None = None  # of the exception behind it; not for clients
     processor_ns: int = 0
+    copied: tuple[int, int] = (0, 0)
 
 
 Answer = BatchResult | ResponsesFrame | BatchFailure

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from pytriton.base.device_copies import CopyMeter
 from pytriton.base.errors import ErrorCode, ServerError, sendable_text
 from pytriton.runtime.transport.frames import ANSWERS, ResponseItem, ResponsesFrame
 from pytriton.runtime.transport.response_rows import HeldRows, make_item
@@ -47,14 +48,16 @@ class ProcessorMeter:
 
     Attributes:
         due_ns: Answers that were finished before need no stamp.
+        copies: What was copied between host and GPU, which each answer tells.
     """
 
-    __slots__ = ("_clock", "_last_ns", "_thread", "due_ns")
+    __slots__ = ("_clock", "_last_ns", "_thread", "copies", "due_ns")
 
     def __init__(self, *, of_thread: bool = False) -> None:
         self._clock = time.thread_time_ns if of_thread else time.process_time_ns
         self._thread = threading.get_ident() if of_thread else 0
         self._last_ns = self._clock()
+        self.copies = CopyMeter(self._thread)
         self.due_ns = 0
 
     def stamp(self, frame: Answer) -> None:
@@ -287,8 +290,11 @@ class ResponseOutbox:
     def _send(self, frame: Frame, payload: Payload) -> None:
         if payload.blocks:
             self.uses_memory = True
-        if isinstance(frame, ANSWERS) and frame.finished_ns >= self._meter.due_ns:
-            self._meter.stamp(frame)
+        if isinstance(frame, ANSWERS):
+            meter = self._meter
+            if frame.finished_ns >= meter.due_ns:
+                meter.stamp(frame)
+            frame.copied = meter.copies.take()
         self.channel.send(frame, payload)
 
     def _flush_posted(self) -> None:

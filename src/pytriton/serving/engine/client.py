@@ -134,6 +134,7 @@ class IndexEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str = ""
     reason: str = ""
     namespace: str = ""  # its repository, if models of several may have the same name
+    gpu_memory_bytes: int = 0  # of the processes of its instances, where GPUs are read
 
 
 class ModelRegistrations(Protocol):

@@ -47,6 +47,8 @@ class ModelCosts:
     bytes_out: int = 0
     tokens_in: int = 0  # of OpenAI's routes, as the model has counted them
     tokens_out: int = 0
+    to_gpu_bytes: int = 0  # of our own copies, in the processes of its instances
+    to_host_bytes: int = 0
 
     def add_usage(self, usage: TokenUsage) -> None:
         """Add the tokens of a request that has ended."""

@@ -167,6 +167,7 @@ class NetworkServer:
         self._copies = RequestCopies(core.engine, client.chunk_observers, options, loop)
         client.record = self._copies.record
         client.metrics_page = self._metrics.page
+        self._metrics.on_gpus_found = self._show_gpu_memory
         client.registrations = core.registrations
         client.ports = lambda: self.ports
         self._page = LazyPage(functools.partial(self._make_page, client, time.time()))
@@ -407,6 +408,9 @@ class NetworkServer:
         yield reading("grpc_calls_per_connection", calls, Http2Limits().max_concurrent_streams)
         for name in _REFUSING_LIMITS:
             yield reading(name, refusals=refusals[name])
+
+    def _show_gpu_memory(self) -> None:
+        self._client.gpu_memory = self._metrics.gpu_memory
 
     def _make_page(self, client: LocalClient, started_s: float) -> PageApi:
         return page_api.PageApi(

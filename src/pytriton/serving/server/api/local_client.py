@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from pytriton.base.errors import (
     InvalidArgumentError,
     NotFoundError,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import Answer, IndexEntry, ModelControl, ModelRegistrations
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.server.api.gpu_view import MemoryByModel
     from pytriton.serving.server.tracing.settings import TraceSettings
 
     ChangeLogSettings = Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -80,6 +83,8 @@ class LocalClient:
         self.ports: Callable[[], Started] = _no_ports  # set by the owner of the ports
         self.metrics_page: Callable[[], Answer[bytes]] = bytes  # set by the owner of the metrics
         self.record: Callable[[str, bytes], Answer[Any]] = _refuse_recording  # set by the owner
+        # Set by the owner once GPUs are read, which needs time.
+        self.gpu_memory: Callable[[], Awaitable[MemoryByModel]] | None = None
         # Set if the index needs time, because repositories are far away.
         self.look_again: Callable[[], Awaitable[None]] | None = None
         self.infer = engine.infer
@@ -107,13 +112,17 @@ class LocalClient:
         ]
 
     def index(self, *, ready: bool = False) -> Answer[list[IndexEntry]]:
-        if self.look_again is not None:
-            return self._index_later(self.look_again(), ready=ready)
+        if self.look_again is not None or self.gpu_memory is not None:
+            return self._index_later(ready=ready)
         return self._control.index(ready=ready)
 
-    async def _index_later(self, looking: Awaitable[None], *, ready: bool) -> list[IndexEntry]:
-        await looking
-        return self._control.index(ready=ready)
+    async def _index_later(self, *, ready: bool) -> list[IndexEntry]:
+        if self.look_again is not None:
+            await self.look_again()
+        if self.gpu_memory is None:
+            return self._control.index(ready=ready)
+        memory = await self.gpu_memory()
+        return [_with_memory(entry, memory) for entry in self._control.index(ready=ready)]
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         if self.loading_count >= MAX_LOADS:
@@ -230,6 +239,14 @@ class Readiness:
 
 def _named(model: ServedModel) -> str:
     return f"model '{model.spec.name}' version {model.spec.version}"
+
+
+def _with_memory(entry: IndexEntry, memory: MemoryByModel) -> IndexEntry:
+    version = int(entry.version) if entry.version else 0
+    devices = memory.get((entry.namespace, entry.name, version))
+    if not devices:
+        return entry
+    return msgspec.structs.replace(entry, gpu_memory_bytes=sum(devices.values()))
 
 
 def _is_problem(entry: IndexEntry) -> bool:

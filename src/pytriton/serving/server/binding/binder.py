@@ -29,6 +29,7 @@ from pytriton.runtime.transport.control import (
     Unbind,
 )
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.rendezvous import peer_process
 from pytriton.serving.engine.config import (
     config_from_dict,
     config_to_json,
@@ -302,11 +303,12 @@ class BinderSession:
         sockets: list[socket.socket],
         concurrency: list[int],
     ) -> None:
+        pid = peer_process(self._link.socket)
         for index, (sock, count) in enumerate(zip(sockets, concurrency, strict=True)):
             channel = MemoryChannel(sock, memory.arena)
             name = f"{model.spec.name}_0_{index}"
             model.add_instance(
-                ChannelInstance(name, labels, channel, memory, self._loop, model, count)
+                ChannelInstance(name, labels, channel, memory, self._loop, model, count, pid)
             )
 
     def _put_in_service(self, model: Model) -> None:

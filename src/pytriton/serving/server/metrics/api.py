@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.base.driver_call import call_driver
 from pytriton.base.errors import UnavailableError
 from pytriton.base.lazy_module import LazyModule
+from pytriton.base.nvml import find_gpus
 from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.server.access.decisions import Denial, Scope
 from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
+from pytriton.serving.server.api.gpu_view import memory_by_model, process_memory
 from pytriton.serving.server.http.bodies import SMALL_BODY
 from pytriton.serving.server.http.connection import RETRY_AFTER
 from pytriton.serving.server.http.handler import HttpExchange, HttpHandler, PendingExchange
@@ -25,23 +28,25 @@ from pytriton.serving.server.metrics.exposition import (
     TEXT_TYPE,
     prefers_openmetrics,
 )
-from pytriton.serving.server.metrics.machine import call_driver, find_gpus
+from pytriton.serving.server.metrics.machine import gpu_process_families
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from pytriton.base.nvml import DeviceReading, NvmlReader
     from pytriton.runtime.executor.remote.starter import ClusterStatus
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.server.access.control import AccessControl
     from pytriton.serving.server.access.decisions import Client
+    from pytriton.serving.server.api.gpu_view import MemoryByModel
     from pytriton.serving.server.api.request_memory import RequestMemory
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.reader import HttpRequest, RequestHead
     from pytriton.serving.server.metrics import cluster_families, families, otlp
     from pytriton.serving.server.metrics.exposition import SampleFamily
     from pytriton.serving.server.metrics.families import MetricsPage
-    from pytriton.serving.server.metrics.machine import DeviceReading, MachineReading, NvmlReader
+    from pytriton.serving.server.metrics.machine import MachineReading
     from pytriton.serving.server.options.server_options import ClientLimits, ServerOptions
 else:  # for the first scrape
     cluster_families = LazyModule("pytriton.serving.server.metrics.cluster_families")
@@ -104,6 +109,7 @@ class MetricsApi(HttpHandler):
         self.other_paths: OtherPaths | None = None  # set by the owner, if there are any
         self.scrape_count = 0  # of those that take a while, as there are many models or GPUs
         self.refused_scrapes = 0
+        self.on_gpus_found: Callable[[], None] = _no_cluster  # set by the owner
         self._push: otlp.MetricsPush | None = None
         self._gpus: NvmlReader | None = None
         self._gpu_readings: Sequence[DeviceReading] = ()
@@ -138,6 +144,8 @@ class MetricsApi(HttpHandler):
 
     async def _find_gpus(self, find: Callable[[], NvmlReader | None]) -> None:
         self._gpus = await call_driver(find)
+        if self._gpus is not None:
+            self.on_gpus_found()
 
     def large_body_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:
         """Returns why a request may have no large body: only what the page's form sends is."""
@@ -215,6 +223,13 @@ class MetricsApi(HttpHandler):
             await self._refresh_gpus(self._gpus)
         return self._page.machine_now() if self._options.cpu else None, self._gpu_readings
 
+    async def gpu_memory(self) -> MemoryByModel:
+        """Returns the memory on GPUs of the processes of each model; empty without GPUs."""
+        if self._gpus is None:
+            return {}
+        await self._refresh_gpus(self._gpus)
+        return memory_by_model(process_memory(self._models(), self._gpu_readings))
+
     def _models(self) -> list[ManagedModel]:
         # A version that failed to load, or is unloaded, has no statistics to show.
         return [model for model in self._engine.models() if _has_served(model)]
@@ -240,6 +255,9 @@ class MetricsApi(HttpHandler):
                 page.add(model)
             await asyncio.sleep(0)
         others = [*server, *self._others(models)]
+        if gpus is not None:
+            processes = process_memory(models, self._gpu_readings)
+            others += gpu_process_families(processes)
         return self._page.finish(page, others, self._gpu_readings)
 
     async def _refresh_gpus(self, gpus: NvmlReader) -> None:

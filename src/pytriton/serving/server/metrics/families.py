@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from pytriton.base.messages import RequestPath
+from pytriton.base.nvml import DeviceReading
 from pytriton.serving.engine import latencies as names
 from pytriton.serving.engine.latencies import (
     Exemplar,
@@ -46,12 +47,12 @@ from pytriton.serving.server.metrics.exposition import (
     summary_lines,
 )
 from pytriton.serving.server.metrics.machine import (
-    DeviceReading,
     MachineReading,
     accepting_families,
     certificate_families,
     cpu_families,
     gpu_families,
+    gpu_process_families,
     limit_families,
     pool_families,
     read_machine,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 
 ANONYMOUS = ""  # the principal of a request whose client has no identity
 SERVER_TIME = "nv_server_processor_seconds"
+GPU_COPIES = "nv_inference_gpu_copy_bytes"
 SLOW_REQUESTS = "nv_inference_slow_requests_total"
 logger = logging.getLogger(__name__)
 
@@ -304,6 +306,13 @@ def _costs(
     return ModelFamily(name, "counter", help_text, lines)
 
 
+def _gpu_copies(reading: ModelReading) -> str:
+    costs = reading.model.statistics.costs
+    counts = [("to_gpu", costs.to_gpu_bytes), ("to_host", costs.to_host_bytes)]
+    some = [(direction, count) for direction, count in counts if count]
+    return _labelled(GPU_COPIES, reading.labels, "direction", some)
+
+
 COSTS = (
     _costs(
         "nv_inference_processor_seconds",
@@ -326,6 +335,13 @@ COSTS = (
         "Number of tokens of OpenAI's routes, as models have counted them",
         "direction",
         {"in": attrgetter("tokens_in"), "out": attrgetter("tokens_out")},
+    ),
+    ModelFamily(
+        GPU_COPIES,
+        "counter",
+        "Number of bytes that the server's own copies have moved between host and GPU in the "
+        "processes of instances",
+        _gpu_copies,
     ),
 )
 
@@ -681,6 +697,7 @@ def server_family_names() -> frozenset[str]:
         *device_tensor_families({}),
         *accepting_families(0, is_paused=False),
         *limit_families(()),
+        *gpu_process_families(()),
         *access_families({}, 0, is_broken=False),
         *certificate_families(0, 0, {}, {}),
     )

@@ -6,18 +6,13 @@ NVIDIA's driver may take long to answer, so it is asked in threads of its own.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
-import os
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
+from pytriton.base.nvml import DeviceReading
+from pytriton.serving.server.api.gpu_view import ProcessMemory, memory_by_model
 from pytriton.serving.server.metrics.exposition import MetricSample, SampleFamily, gauge
 
-logger = logging.getLogger(__name__)
 # The kind, name and help of each family of GPUs, and the field of `DeviceReading`.
 _GPU_FAMILIES = (
     ("gauge", "nv_gpu_utilization", "GPU utilization rate [0.0 - 1.0)", "utilization"),
@@ -32,101 +27,9 @@ _GPU_FAMILIES = (
         "energy_j",
     ),
 )
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceReading:
-    """One device; None stands for what it does not tell."""
-
-    uuid: str
-    utilization: float | None = None  # from 0.0 to 1.0
-    memory_total_bytes: int | None = None
-    memory_used_bytes: int | None = None
-    power_usage_w: float | None = None
-    power_limit_w: float | None = None
-    energy_j: float | None = None  # since the start
-
-
-class NvmlReader:
-    """Reads devices through the module `pynvml`, which is initialised already.
-
-    If CUDA_VISIBLE_DEVICES is set, only these devices are read.
-    """
-
-    def __init__(self, nvml: Any, visible: str | None = None) -> None:
-        self._nvml = nvml
-        all_handles = [
-            nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())
-        ]
-        by_uuid = {_text(nvml.nvmlDeviceGetUUID(handle)): handle for handle in all_handles}
-        self._handles = by_uuid
-        if visible is not None:
-            names = list(by_uuid)
-            chosen = [_device(name.strip(), names) for name in visible.split(",")]
-            self._handles = {uuid: by_uuid[uuid] for uuid in chosen if uuid is not None}
-        self.uuids: Mapping[int, str] = dict(enumerate(self._handles))
-        self._energy_at_start = {
-            uuid: self._energy_mj(each) for uuid, each in self._handles.items()
-        }
-
-    def read(self) -> list[DeviceReading]:
-        """Read all devices."""
-        return [self._read_device(uuid, handle) for uuid, handle in self._handles.items()]
-
-    def _read_device(self, uuid: str, handle: Any) -> DeviceReading:
-        nvml = self._nvml
-        rates = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
-        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-        usage_mw = self._ask(nvml.nvmlDeviceGetPowerUsage, handle)
-        limit_mw = self._ask(nvml.nvmlDeviceGetPowerManagementLimit, handle)
-        energy_mj, start_mj = self._energy_mj(handle), self._energy_at_start[uuid]
-        has_energy = energy_mj is not None and start_mj is not None
-        return DeviceReading(
-            uuid=uuid,
-            utilization=None if rates is None else rates.gpu / 100,
-            memory_total_bytes=None if memory is None else memory.total,
-            memory_used_bytes=None if memory is None else memory.used,
-            power_usage_w=None if usage_mw is None else usage_mw / 1000,
-            power_limit_w=None if limit_mw is None else limit_mw / 1000,
-            energy_j=max(0, energy_mj - start_mj) / 1000 if has_energy else None,
-        )
-
-    def _energy_mj(self, handle: Any) -> Any:
-        return self._ask(self._nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
-
-    def _ask(self, function: Callable[[Any], Any], handle: Any) -> Any:
-        """Returns the answer; None if the device does not support the question."""
-        try:
-            return function(handle)
-        except self._nvml.NVMLError:
-            return None
-
-
-def find_gpus(environment: Mapping[str, str] = os.environ) -> NvmlReader | None:
-    """Start to use NVML; returns None if there is no GPU, and says why at verbose log levels."""
-    try:
-        import pynvml  # noqa: PLC0415  an extra of this package, which only servers with GPUs need
-    except ImportError as error:
-        logger.debug("no metrics of GPUs: %s; pip install 'pytriton[gpu]' installs it", error)
-        return None
-    try:
-        pynvml.nvmlInit()
-        return NvmlReader(pynvml, environment.get("CUDA_VISIBLE_DEVICES"))
-    except pynvml.NVMLError as error:
-        logger.debug("no metrics of GPUs: %s", error)
-        return None
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
-
-
-def _device(name: str, uuids: list[str]) -> str | None:
-    """Returns the device that CUDA_VISIBLE_DEVICES names by number or by the start of its UUID."""
-    if name.isdecimal():
-        return uuids[int(name)] if int(name) < len(uuids) else None
-    return next((uuid for uuid in uuids if name and uuid.startswith(name)), None)
+_MODEL_MEMORY = "nv_model_gpu_memory_bytes"
+_PROCESS_MEMORY = "nv_instance_process_gpu_memory_bytes"
+_NAMED_INSTANCES = 8  # of one process; the others are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,31 +155,32 @@ def gpu_families(gpus: Sequence[DeviceReading]) -> Iterable[SampleFamily]:
         yield SampleFamily(name, kind, help_text, samples)
 
 
-async def call_driver(function: Callable[[], T]) -> T:
-    """Returns what a function returns, or raises what it raises.
-
-    `asyncio.to_thread` has other threads: the interpreter waits for them when it exits.
-    """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[T] = loop.create_future()
-
-    def tell(result: T | None, error: BaseException | None) -> None:
-        if answer.done():  # nobody waits any more
-            return
-        if error is not None:
-            answer.set_exception(error)
-        else:
-            answer.set_result(result)  # type: ignore[arg-type]  # it is the function's
-
-    def run() -> None:
-        result: T | None = None
-        error: BaseException | None = None
-        try:
-            result = function()
-        except BaseException as raised:  # noqa: BLE001  it is passed on
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the event loop is closed
-            loop.call_soon_threadsafe(tell, result, error)
-
-    threading.Thread(target=run, name="driver", daemon=True).start()
-    return await answer
+def gpu_process_families(processes: Sequence[ProcessMemory]) -> Iterable[SampleFamily]:
+    """Yields the memory on GPUs by model, and by process, which is there once."""
+    models = []
+    for (namespace, name, version), devices in memory_by_model(processes).items():
+        labels = {"model": name, "version": str(version)}
+        labels |= {"namespace": namespace} if namespace else {}
+        models += [
+            MetricSample(used, {**labels, "gpu_uuid": uuid}) for uuid, used in devices.items()
+        ]
+    yield SampleFamily(
+        _MODEL_MEMORY,
+        "gauge",
+        "GPU memory of the processes that run instances per-model, in bytes; a process with "
+        "instances of several models counts for each of them",
+        models,
+    )
+    samples = []
+    for process in processes:
+        named = [*process.instances[:_NAMED_INSTANCES]]
+        if len(process.instances) > len(named):
+            named.append(f"{len(process.instances) - len(named)} more")
+        labels = {"gpu_uuid": process.gpu_uuid, "instances": ",".join(named)}
+        samples.append(MetricSample(process.used_bytes, {**labels, "pid": str(process.pid)}))
+    yield SampleFamily(
+        _PROCESS_MEMORY,
+        "gauge",
+        "GPU memory of a process that runs instances, in bytes, once for all its instances",
+        samples,
+    )

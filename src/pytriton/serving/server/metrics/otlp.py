@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from pytriton.base.background_tasks import BackgroundTasks
-from pytriton.serving.server.metrics.machine import call_driver
+from pytriton.base.driver_call import call_driver
 
 logger = logging.getLogger(__name__)
 

@@ -17,19 +17,21 @@ from pytriton.protocol.json_text import dump_json
 from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.engine.stats import FailureReason
 from pytriton.serving.server.api.documents import TRITON_VERSION
+from pytriton.serving.server.api.gpu_view import key_of, memory_by_model, process_memory
 from pytriton.serving.server.page.history import is_shown, resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from pytriton.base.model_spec import ModelTensor
+    from pytriton.base.nvml import DeviceReading
     from pytriton.runtime.executor.remote.starter import ClusterStatus
     from pytriton.runtime.transport.control import Started
     from pytriton.serving.engine.client import IndexEntry
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.server.api.cluster_view import ClusterView, InstanceRow
-    from pytriton.serving.server.metrics.machine import DeviceReading, MachineReading
+    from pytriton.serving.server.metrics.machine import MachineReading
     from pytriton.serving.server.options.endpoints import EndpointOptions
     from pytriton.serving.server.options.server_options import ServerOptions, TlsOptions
 
@@ -212,11 +214,14 @@ class CurrentNumbers:
 
     async def _take(self) -> None:
         try:
-            machine = await self._machine()
+            reading, gpus = await self._read_machine()
+            machine = _machine_document(reading, gpus)
             models = [model for model in self._engine.models() if is_shown(model)]
+            memory = memory_by_model(process_memory(models, gpus))
             entries = []
             for first in range(0, len(models), _MODELS_AT_ONCE):
-                entries += [_entry(model) for model in models[first : first + _MODELS_AT_ONCE]]
+                some = models[first : first + _MODELS_AT_ONCE]
+                entries += [_entry(model, memory.get(key_of(model), {})) for model in some]
                 await asyncio.sleep(0)
             numbers = {"time": time.time(), "machine": machine, "models": entries}
             refused = self._engine.failures.unknown_refusals
@@ -229,25 +234,27 @@ class CurrentNumbers:
         finally:
             self._taking = None
 
-    async def _machine(self) -> dict[str, Any]:
-        reading, gpus = await self._read_machine()
-        machine: dict[str, Any] = {"server_memory": _server_memory()}
-        if reading is not None:
-            machine["cpu"] = reading.cpu_utilization
-            machine["memory_total"] = reading.memory_total_bytes
-            machine["memory_used"] = reading.memory_used_bytes
-        machine["gpus"] = [
-            {
-                "utilization": gpu.utilization,
-                "memory_used": gpu.memory_used_bytes,
-                "memory_total": gpu.memory_total_bytes,
-            }
-            for gpu in gpus
-        ]
-        return machine
+
+def _machine_document(
+    reading: MachineReading | None, gpus: Sequence[DeviceReading]
+) -> dict[str, Any]:
+    machine: dict[str, Any] = {"server_memory": _server_memory()}
+    if reading is not None:
+        machine["cpu"] = reading.cpu_utilization
+        machine["memory_total"] = reading.memory_total_bytes
+        machine["memory_used"] = reading.memory_used_bytes
+    machine["gpus"] = [
+        {
+            "utilization": gpu.utilization,
+            "memory_used": gpu.memory_used_bytes,
+            "memory_total": gpu.memory_total_bytes,
+        }
+        for gpu in gpus
+    ]
+    return machine
 
 
-def _entry(model: ManagedModel) -> dict[str, Any]:
+def _entry(model: ManagedModel, gpu_memory: Mapping[str, int]) -> dict[str, Any]:
     """Returns the numbers of one model since it was loaded, as small as they can be."""
     spec, statistics = model.spec, model.statistics
     entry: dict[str, Any] = {
@@ -264,6 +271,11 @@ def _entry(model: ManagedModel) -> dict[str, Any]:
     }
     if spec.namespace:
         entry["namespace"] = spec.namespace
+    if gpu_memory:
+        entry["gpu_memory"] = sum(gpu_memory.values())
+    costs = statistics.costs
+    if costs.to_gpu_bytes or costs.to_host_bytes:
+        entry["to_gpu"], entry["to_host"] = costs.to_gpu_bytes, costs.to_host_bytes
     return entry
 
 

@@ -42,6 +42,7 @@ class Row:
     cache_hits: float | None = None  # their share, from 0 to 1
     succeeded: float | None = None  # since the model was loaded
     failed: float | None = None
+    gpu_memory: float | None = None  # in bytes
     # How many requests came to the model by each path in the last interval.
     paths: dict[str, float] = dataclasses.field(default_factory=dict)
 
@@ -136,6 +137,7 @@ def _row(
         places=tuple(after.places),
         succeeded=after.succeeded,
         failed=after.failed,
+        gpu_memory=after.gpu_memory,
     )
     if before is None or seconds <= 0:
         return row

@@ -40,6 +40,7 @@ _COUNTERS = {
     "nv_inference_running_request_count": "running",
     "nv_cache_num_hits_per_model": "cache_hits",
     "nv_cache_num_misses_per_model": "cache_misses",
+    "nv_model_gpu_memory_bytes": "gpu_memory",  # one series for each device
 }
 _LATENCIES = "nv_inference_request_latency_seconds_bucket"
 _PATHS = "nv_inference_path_count"
@@ -155,6 +156,7 @@ class ModelCounts:
     running: float | None = None
     cache_hits: float | None = None
     cache_misses: float | None = None
+    gpu_memory: float | None = None  # now, of the processes of its instances
     instances: int | None = None
     missing: int = 0  # instances that crashed and are not back yet, or were not started yet
     places: list[InstancePlace] = dataclasses.field(default_factory=list)  # on a cluster

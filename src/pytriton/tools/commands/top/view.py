@@ -59,7 +59,8 @@ INST       instances; 2/3 are two of three, one of which is missing
 BATCH      average number of inferences in one execution
 P50 … P99  latency that 50, 95 and 99 of 100 requests stay below
 AVG        average latency, of it IN-Q in the queue and INFER in the model
-CACHE      answers that came from the response cache"""
+CACHE      answers that came from the response cache
+GPU        GPU memory of the processes of its instances"""
 _LEFT = frozenset({"STATE"})
 
 
@@ -263,6 +264,7 @@ _AVERAGES = (
     TableColumn("INFER", 6, lambda row: milliseconds_text(row.compute_ms), 6),
 )
 _CACHE = TableColumn("CACHE", 5, lambda row: share_text(row.cache_hits), 4)
+_GPU = TableColumn("GPU", 8, lambda row: size_text(row.gpu_memory), 4)
 
 
 def columns_for(shown: Shown, width: int) -> list[TableColumn]:
@@ -272,6 +274,8 @@ def columns_for(shown: Shown, width: int) -> list[TableColumn]:
     columns = [*_COMMON, *(_PERCENTILES if shown.has_percentiles else _AVERAGES)]
     if any(counts.cache_hits is not None for counts in models):
         columns.append(_CACHE)
+    if any(counts.gpu_memory is not None for counts in models):
+        columns.append(_GPU)
     known = {
         "RUN": any(counts.running is not None for counts in models),
         "INST": any(counts.instances is not None for counts in models),
@@ -481,6 +485,8 @@ def _facts(row: Row) -> Iterator[tuple[str, str]]:
         yield "p50 p95 p99", "  ".join(map(milliseconds_text, percentiles))
     if row.cache_hits is not None:
         yield "cache hits", share_text(row.cache_hits)
+    if row.gpu_memory is not None:
+        yield "GPU memory", f"{size_text(row.gpu_memory)} of its processes"
     if any(row.paths.values()):
         yield "paths", _paths_text(row.paths)
     if row.instances is not None:

@@ -5,7 +5,7 @@ import { h, byId, setText, codeBlock } from "./dom.js";
 import { Chart, rangeChoice } from "./charts.js";
 import { Instances, instancesOf } from "./cluster.js";
 import { FailureList } from "./failures.js";
-import { ask, getJson, keyOf, milliseconds, number, Refused } from "./data.js";
+import { ask, bytes, getJson, keyOf, milliseconds, number, Refused } from "./data.js";
 import { EventReader, exampleOf, examples, isJson, isText, requestBody, shapeText, tensorText } from "./tensors.js";
 
 const MAX_SHOWN = 200; // responses of a stream
@@ -88,6 +88,8 @@ export class ModelView {
     if (this.model.is_sequence) parts.push("keeps sequences");
     if (now) {
       parts.push(instanceCount(now));
+      if (now.gpu_memory) parts.push(`${bytes(now.gpu_memory)} of GPU memory`);
+      if (now.to_gpu || now.to_host) parts.push(`${bytes(now.to_gpu)} copied to the GPU, ${bytes(now.to_host)} from it`);
       parts.push(`${number(now.ok)} answered, ${number(now.failed)} failed${now.refused ? `, ${number(now.refused)} refused` : ""}`);
     }
     this.failures.update();
