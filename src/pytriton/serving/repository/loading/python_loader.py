@@ -37,6 +37,7 @@ from pytriton.serving.engine.sequence.sequence_inputs import (
     state_output_names,
 )
 from pytriton.serving.engine.served_model import InstanceSupervisor
+from pytriton.serving.repository.loading.gpu_memory import GpuMemory
 from pytriton.serving.repository.loading.python_version import PythonVersion
 from pytriton.serving.repository.loading.warmup import WarmupRun
 from pytriton.serving.repository.reading.backend_choice import (
@@ -121,10 +122,17 @@ class PythonLoader:
         self.log = LogFeed() if log is None else log
         self._environments = EnvironmentStore()
         self._sandboxes = sandboxes
+        self._gpu_memory = GpuMemory()
         self._cleaning: asyncio.Future[None] | None = None
 
     async def load(self, plan: VersionPlan) -> PythonVersion:
         """Load one version; if this raises an exception, none of its processes is left."""
+        if plan.on_ray:  # whose nodes have devices of their own
+            return await self._load(plan)
+        async with self._gpu_memory.reserve(plan.config):
+            return await self._load(plan)
+
+    async def _load(self, plan: VersionPlan) -> PythonVersion:
         code = plan.code
         assert code is not None, f"{plan.name} has no code for a worker"
         folders = (plan.version_directory, plan.model_directory, code.folder)
