@@ -46,7 +46,7 @@ BESIDE_THE_CHAIN = {
     # Instances on a Ray cluster: the process that starts their actors, and what the server knows.
     "cluster": LEAVES | {"transport", "executor"},
     # The load generator and what measures with it: a client of any server.
-    "perf": LEAVES | {"client", "protocol", "plots"},
+    "perf": LEAVES | {"client", "protocol", "plots", "cuda"},
     # Sends recorded requests again, and compares answers; its shadow is a process of the server.
     "replay": LEAVES | {"client", "protocol", "plots", "perf"},
     # Draws what it is given; the only package that knows matplotlib.

@@ -55,12 +55,14 @@ def test_address_of_a_load_test_that_means_nothing_is_refused():
 
 
 def test_calls_have_the_paths_of_the_protocol():
-    answers = [http(b"{}"), http(b""), http(b""), http(b'{"model_stats": [{"name": "m"}]}')]
+    answers = [http(b"{}"), *[http(b"")] * 4, http(b'{"model_stats": [{"name": "m"}]}')]
     with ScriptedServer(answers) as server:
         client = kserve_client(parse_address(server.url), {"X-Mine": "1"}, 5.0)
         client.model_config("a/b", "2")
         client.load("m", '{"max_batch_size": 2}')
         client.register_memory("region", "/key", 8)
+        client.register_device_memory("device", bytes(64), 1, 8)
+        client.unregister_device_memory("device")
         found = client.statistics("m")
         client.close()
 
@@ -69,6 +71,8 @@ def test_calls_have_the_paths_of_the_protocol():
         b"GET /v2/models/a%2Fb/versions/2/config",
         b"POST /v2/repository/models/m/load",
         b"POST /v2/systemsharedmemory/region/region/register",
+        b"POST /v2/cudasharedmemory/region/device/register",
+        b"POST /v2/cudasharedmemory/region/device/unregister",
         b"GET /v2/models/m/stats",
     ]
     assert all(b"X-Mine: 1" in request for request in server.requests[0])

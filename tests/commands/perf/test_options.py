@@ -151,7 +151,6 @@ def test_encryption_follows_the_url_or_the_option():
         ("M --enable-mpi", "--enable-mpi is not supported: start one process"),
         ("M --model-repository x", "--model-repository is not supported"),
         ("M --endpoint x", "--endpoint is not supported"),
-        ("M --shared-memory cuda", "cuda is not supported, expected none or system"),
         ("M -i tcp", "expected -i http or -i grpc, got -i tcp"),
         ("M --metrics-url x", "need --collect-metrics"),
         ("M -i grpc --input-tensor-format json", "only sent over HTTP"),

@@ -105,6 +105,20 @@ class KserveGrpcClient:
     def unregister_memory(self, region: str) -> None:
         self._call("SystemSharedMemoryUnregister", name=region)
 
+    def register_device_memory(
+        self, region: str, handle: bytes, device: int, byte_size: int
+    ) -> None:
+        self._call(
+            "CudaSharedMemoryRegister",
+            name=region,
+            raw_handle=handle,
+            device_id=device,
+            byte_size=byte_size,
+        )
+
+    def unregister_device_memory(self, region: str) -> None:
+        self._call("CudaSharedMemoryUnregister", name=region)
+
     def infer(self, question: ModelQuery) -> ModelAnswer:
         call = self._channel.unary_unary(
             f"{SERVICE}/ModelInfer",

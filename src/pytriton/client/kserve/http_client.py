@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
 import http.client
@@ -244,6 +245,17 @@ class KserveHttpClient:
     def unregister_memory(self, region: str) -> None:
         self._exchange("POST", f"{_region_path(region)}/unregister", b"{}")
 
+    def register_device_memory(
+        self, region: str, handle: bytes, device: int, byte_size: int
+    ) -> None:
+        raw_handle = {"b64": base64.b64encode(handle).decode()}
+        members = {"raw_handle": raw_handle, "device_id": device, "byte_size": byte_size}
+        path = f"{_region_path(region, 'cuda')}/register"
+        self._exchange("POST", path, json.dumps(members).encode())
+
+    def unregister_device_memory(self, region: str) -> None:
+        self._exchange("POST", f"{_region_path(region, 'cuda')}/unregister", b"{}")
+
     def infer(self, question: ModelQuery) -> ModelAnswer:
         request = encode(question, is_binary=self._takes_binary())
         path = f"{model_path(question.model, question.version)}/infer"
@@ -390,8 +402,8 @@ class KserveHttpClient:
         return self._words.unreachable(self._address, error, self._timeout_s)
 
 
-def _region_path(region: str) -> str:
-    return f"/v2/systemsharedmemory/region/{quoted(region)}"
+def _region_path(region: str, kind: str = "system") -> str:
+    return f"/v2/{kind}sharedmemory/region/{quoted(region)}"
 
 
 def _event(line: bytes, metadata: Document, question: ModelQuery) -> ModelAnswer:

@@ -181,6 +181,13 @@ class KserveClient(Protocol):
 
     def unregister_memory(self, region: str) -> None: ...
 
+    def register_device_memory(
+        self, region: str, handle: bytes, device: int, byte_size: int
+    ) -> None:
+        """Registers GPU memory, by its CUDA IPC handle, under the name of a region."""
+
+    def unregister_device_memory(self, region: str) -> None: ...
+
     def infer(self, question: ModelQuery) -> ModelAnswer: ...
 
     def stream(self, question: ModelQuery) -> Iterator[ModelAnswer]:

@@ -174,7 +174,8 @@ def _add_inputs(parser: argparse.ArgumentParser) -> None:
     formats = ("binary", "json")
     add("--input-tensor-format", choices=formats, default="binary", help="over HTTP")
     add("--output-tensor-format", choices=formats, default="binary", help="over HTTP")
-    add("--shared-memory", choices=("none", "system", "cuda"), default="none")
+    add("--shared-memory", choices=("none", "system", "cuda"), default="none",
+        help="where tensors are; cuda: on GPU 0 of this machine (default none)")  # fmt: skip
     add("--output-shared-memory-size", type=int, default=102_400, metavar="BYTES",
         help="of each output (default 102400)")  # fmt: skip
 

@@ -236,8 +236,6 @@ def _check_refused(given: argparse.Namespace) -> None:
         )
     if given.protocol not in {"http", "grpc"}:
         raise OptionError(f"expected -i http or -i grpc, got -i {given.protocol}")
-    if given.shared_memory == "cuda":
-        raise OptionError("--shared-memory cuda is not supported, expected none or system")
 
 
 def _load(given: argparse.Namespace) -> LoadOptions:

@@ -249,7 +249,7 @@ def _plan(
         model=model.name,
         inputs=inputs.streams,
         # Each output has a region of its own in shared memory, so that their names are needed.
-        outputs=[each.name for each in model.outputs] if memory is TensorMemory.SYSTEM else (),
+        outputs=() if memory is TensorMemory.NONE else [each.name for each in model.outputs],
         version=options.version,
         streaming=given.streaming or model.is_decoupled,
         decoupled=model.is_decoupled,

@@ -48,6 +48,7 @@ class TensorMemory(enum.Enum):
 
     NONE = "none"
     SYSTEM = "system"
+    CUDA = "cuda"
 
 
 @dataclass(frozen=True, slots=True)

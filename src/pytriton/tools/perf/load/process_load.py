@@ -1,24 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The load of a plan, made in processes of its own; regions of shared memory for its tensors."""
+"""The load of a plan, made in processes of its own."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import select
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from multiprocessing.shared_memory import SharedMemory
 from typing import IO
 
 from pytriton.base.package import IMPORT_FOLDER
 from pytriton.client.kserve.address import Address
-from pytriton.client.kserve.errors import ErrorWords, HttpReply
-from pytriton.client.kserve.http_client import kserve_client
 from pytriton.tools.perf.errors import GeneratorError
 from pytriton.tools.perf.load.driver import check_level
 from pytriton.tools.perf.load.plan import (
@@ -46,9 +42,8 @@ from pytriton.tools.perf.load.recipe import (
     send,
 )
 from pytriton.tools.perf.load.records import Records, merged
-from pytriton.tools.perf.load.requests import address_of, check_plan, recipe_of, tensors_of
-
-_TIMEOUT_S = 30.0
+from pytriton.tools.perf.load.requests import address_of, check_plan, recipe_of
+from pytriton.tools.perf.load.tensor_regions import SharedRegions
 
 # In place of the current folder, where a user's files could be named like modules.
 _BOOTSTRAP = (
@@ -61,86 +56,6 @@ _CONCURRENCY_PER_PROCESS = 16
 _RATE_PER_PROCESS = 5000
 _END_TIMEOUT_S = 5.0
 _ANSWERS_TIMEOUT_S = 10.0  # a server that hangs must not keep a run from its end
-
-
-class SharedRegions:
-    """The regions of one load.
-
-    Args:
-        plan: What is sent.
-        address: The server that they are registered with.
-    """
-
-    def __init__(self, plan: LoadPlan, address: Address) -> None:
-        self._plan = plan
-        headers = dict(plan.headers)
-        self._client = kserve_client(address, headers, _TIMEOUT_S, plan.tls, _RegionWords())
-        self._memories: list[SharedMemory] = []
-        self._registered: list[str] = []
-
-    def open(self) -> list[dict[str, str]]:
-        """Make and register all regions.
-
-        Returns:
-            For each input set, the region of each tensor, by `i:` or `o:` and its name.
-
-        Raises:
-            GeneratorError: the server refuses one.
-        """
-        plan = self._plan
-        if not plan.outputs:
-            raise GeneratorError("shared memory needs the names of the outputs, got none")
-        outputs = {
-            f"o:{name}": self._make(bytes(plan.output_region_bytes)) for name in plan.outputs
-        }
-        sets = [inputs for stream in plan.inputs for inputs in stream]
-        return [
-            outputs | {f"i:{tensor.name}": self._make(tensor.data) for tensor in tensors_of(each)}
-            for each in sets
-        ]
-
-    def close(self) -> None:
-        """Unregister and remove what was made; may be called twice."""
-        for region in self._registered:
-            with contextlib.suppress(GeneratorError):  # the server may be gone
-                self._client.unregister_memory(region)
-        self._registered.clear()
-        self._client.close()
-        for memory in self._memories:
-            memory.close()
-            with contextlib.suppress(FileNotFoundError):
-                memory.unlink()
-        self._memories.clear()
-
-    def _make(self, data: bytes) -> str:
-        # Not the name that Python chooses: servers reserve its prefix. macOS takes 31 characters.
-        name = f"perf_{os.getpid()}_{secrets.token_hex(6)}"
-        memory = SharedMemory(name, create=True, size=max(1, len(data)))
-        self._memories.append(memory)
-        assert memory.buf is not None
-        memory.buf[: len(data)] = data
-        region = f"pytriton_{name}"
-        try:
-            self._client.register_memory(region, f"/{name}", max(1, len(data)))
-        except GeneratorError as error:
-            raise GeneratorError(
-                f"the server did not register shared memory '{region}': {error}"
-            ) from error
-        self._registered.append(region)
-        return region
-
-
-class _RegionWords(ErrorWords):
-    """Errors of the calls that register regions."""
-
-    def unreachable(self, address: Address, error: Exception, timeout_s: float) -> Exception:
-        return GeneratorError(str(error))
-
-    def refused(self, address: Address, reply: HttpReply) -> Exception:
-        return GeneratorError(f"HTTP {reply.status}: {reply.text}")
-
-    def call_failed(self, address: Address, code: str, details: str, timeout_s: float) -> Exception:
-        return GeneratorError(f"{code}: {details}")
 
 
 class ProcessLoad:
