@@ -127,10 +127,11 @@ class RegionRequest:
                     inputs[tensor.name] = found
                     tensor.data = DeviceBytes.of_size(found.size)
         self._find_targets(table, model, inputs)
-        check_unread(request, sources, model.spec)
-        size = sum(source.place.byte_size for source in sources)
-        self._budget.take(size)
-        self._taken_bytes = size
+        if sources:  # else nothing is read, and the engine checks it
+            check_unread(request, sources, model.spec)
+            size = sum(source.place.byte_size for source in sources)
+            self._budget.take(size)
+            self._taken_bytes = size
         try:
             self._read(sources, model)
         except BaseException:
