@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from pytriton.base.dtypes import FP32
+from pytriton.base.messages import DeviceUse
 from pytriton.runtime.transport import loop_channel
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.frames import BatchResult, Cancel, Execute, WorkerLogLine
 from pytriton.runtime.transport.loop_channel import LoopChannel, ProtocolError
+from pytriton.runtime.transport.loop_spinner import DEVICE_SPIN_NS, SPIN_NS
 from pytriton.runtime.transport.refs import TensorRef
 from tests.e2e.waiting import DEADLINE_S
 
@@ -280,9 +282,11 @@ class FakeSpinner:
 
     def __init__(self):
         self.policies = []
+        self.times_ns = []
 
-    def spin_soon(self, policy):
+    def spin_soon(self, policy, spin_ns):
         self.policies.append(policy)
+        self.times_ns.append(spin_ns)
 
 
 @pytest.fixture
@@ -301,6 +305,16 @@ def test_loop_polls_for_the_answer_to_a_lone_request_and_then_for_the_next_reque
 
     assert asked_after_sending == 1
     assert len(set(spinner.policies)) == len(spinner.policies) == 2
+    assert spinner.times_ns == [SPIN_NS, SPIN_NS]
+
+
+def test_loop_polls_longer_for_requests_with_gpu_memory(spinner, rig):
+    rig.near.send(Execute(1, [1], [], devices={0: DeviceUse({}, {})}))
+    rig.far.receive()
+    rig.far.send(BatchResult(1, 0, 0, []))
+    rig.until(lambda: rig.heard)
+
+    assert spinner.times_ns == [DEVICE_SPIN_NS, DEVICE_SPIN_NS]
 
 
 def test_loop_does_not_poll_while_several_requests_run_together(spinner, rig):

@@ -10,6 +10,7 @@ import pytest
 
 from pytriton.runtime.transport import loop_spinner
 from pytriton.runtime.transport.loop_spinner import (
+    DEVICE_SPIN_NS,
     MESSAGE_SPIN_NS,
     SPIN_NS,
     LinuxMachine,
@@ -17,6 +18,7 @@ from pytriton.runtime.transport.loop_spinner import (
     MessagePoller,
     SpinPolicy,
     allow_spinning,
+    allowed_cores_of_device_workers,
     allowed_cores_of_workers,
     make_spinner,
 )
@@ -204,3 +206,27 @@ def test_workers_poll_only_if_nobody_but_this_process_waits_for_them(monkeypatch
     assert allowed_cores_of_workers() == 4
     allow_spinning(4)
     assert allowed_cores_of_workers() == 0
+
+
+def test_spinner_polls_longer_for_what_takes_longer(rig):
+    rig.machine.event_ns = rig.machine.time_ns + 300_000
+    rig.spinner.spin_soon(rig.policy, DEVICE_SPIN_NS)
+    rig.scheduled.pop()()
+
+    assert rig.machine.looks == 151
+    assert rig.policy.resume_ns == 0
+
+
+def test_poller_of_a_worker_with_gpu_memory_waits_longer():
+    machine = FakeMachine()
+    machine.event_ns = machine.time_ns + 300_000
+    MessagePoller(machine, CORES, DEVICE_SPIN_NS).poll()
+
+    assert machine.looks == 151
+
+
+@pytest.mark.parametrize("cores, polling", [(1, 0), (2, 0), (3, 1), (16, 14)])
+def test_workers_with_gpu_memory_leave_cores_to_client_and_front_end(monkeypatch, cores, polling):
+    monkeypatch.setattr(loop_spinner, "_allowed_cores", cores)
+
+    assert allowed_cores_of_device_workers() == polling

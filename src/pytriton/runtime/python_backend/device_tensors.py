@@ -95,6 +95,7 @@ class DeviceTensors:
         regions: OpenRegions | None = None,
         exports: Exports | None = None,
         post: Callable[[DeviceNotes], None] = lambda _: None,
+        on_first_use: Callable[[], None] | None = None,
     ) -> None:
         self.keeps_on_device = keeps_on_device
         self._allocate = allocate  # returns shared memory, which may be registered with the driver
@@ -103,6 +104,7 @@ class DeviceTensors:
         self._regions = OpenRegions(end_lease=self._end_lease) if regions is None else regions
         self._exports = Exports() if exports is None else exports
         self.refusal = ""  # why GPU memory of others cannot be used here
+        self._on_first_use = on_first_use
 
     # What comes
 
@@ -114,6 +116,9 @@ class DeviceTensors:
         Raises:
             ServerError: A region cannot be opened or read.
         """
+        if self._on_first_use is not None:
+            on_first_use, self._on_first_use = self._on_first_use, None
+            on_first_use()
         for observer in observers:  # as if the tensors had come in shared memory
             observer.on_message()
         count = len(rows)

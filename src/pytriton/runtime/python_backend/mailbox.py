@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from pytriton.base.lazy_module import LazyModule
 from pytriton.runtime.transport.arena import IDLE_SECONDS
 from pytriton.runtime.transport.channel import IdleReader
-from pytriton.runtime.transport.loop_spinner import MessagePoller
+from pytriton.runtime.transport.loop_spinner import MESSAGE_SPIN_NS, MessagePoller
 
 if TYPE_CHECKING:
     import asyncio
@@ -99,9 +99,9 @@ class Mailbox:
         """Whether no thread reads or is about to."""
         return not self._has_reader and self._next_reader is None
 
-    def poll_for_jobs(self, cores: int) -> None:
+    def poll_for_jobs(self, cores: int, spin_ns: int = MESSAGE_SPIN_NS) -> None:
         """Let the model's thread poll before it sleeps, in a process that may use these cores."""
-        self._idle_reader.poller = MessagePoller.of_socket(self._channel.fileno(), cores)
+        self._idle_reader.poller = MessagePoller.of_socket(self._channel.fileno(), cores, spin_ns)
 
     def wait(self, waiter: Waiter) -> None:
         """Return once the waiter is satisfied; raises EOFError if the connection has ended."""

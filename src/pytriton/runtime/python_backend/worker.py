@@ -54,6 +54,7 @@ from pytriton.runtime.transport.frames import (
     ReadyReport,
     ReleaseExports,
 )
+from pytriton.runtime.transport.loop_spinner import DEVICE_SPIN_NS
 
 if TYPE_CHECKING:
     import asyncio
@@ -321,11 +322,14 @@ class ModelWorker:
 
     def _make_runs(self, frame: Initialize) -> BatchRegistry:
         connection = self._connection
+        cores = frame.device_polling_cores
+        poll = functools.partial(connection.mailbox.poll_for_jobs, cores, DEVICE_SPIN_NS)
         outbox = connection.outbox
         device = DeviceTensors(
             keeps_on_device=keeps_inputs_on_device(frame.arguments.get("model_config", "{}")),
             allocate=outbox.allocate,
             post=outbox.post,
+            on_first_use=poll if cores > 1 else None,
         )
         connection.handlers[DropRegions] = device.on_drop
         connection.handlers[ReleaseExports] = device.on_release

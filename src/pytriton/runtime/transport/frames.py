@@ -79,6 +79,7 @@ class Initialize(FrameBase, tag="initialize"):
     backend_config: dict[str, str] = {}  # settings of `--backend-config` that hold for this backend
     model_directory: str = ""  # of `get_model_dir`; "": that of the file
     polling_cores: int = 0  # of a worker that may poll for its next batch; 0: it must not
+    device_polling_cores: int = 0  # the same, after it had a request with tensors in GPU memory
     # On another machine: how its files can be there, for the error if they are not. Then the path
     # of a file in this package begins with `PACKAGE_FILE`, as the package may be elsewhere there.
     sharing: str = ""

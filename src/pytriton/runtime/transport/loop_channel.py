@@ -7,7 +7,12 @@ import logging
 from typing import TYPE_CHECKING
 
 from pytriton.runtime.transport.frames import Execute
-from pytriton.runtime.transport.loop_spinner import SpinPolicy, make_spinner
+from pytriton.runtime.transport.loop_spinner import (
+    DEVICE_SPIN_NS,
+    SPIN_NS,
+    SpinPolicy,
+    make_spinner,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -70,6 +75,7 @@ class LoopChannel:
         self._patience = 1
         self._spinner = make_spinner(loop)
         self._has_lone_batch = False  # the last batch that was sent is one request
+        self._spin_ns = SPIN_NS  # for the answer to the last batch, and for the request after it
         self._answer_policy = SpinPolicy()
         self._request_policy = SpinPolicy()
         channel.set_blocking(False)
@@ -107,7 +113,8 @@ class LoopChannel:
         if self._spinner is not None and type(frame) is Execute:
             self._has_lone_batch = len(frame.rows) == 1
             if self._has_lone_batch:
-                self._spinner.spin_soon(self._answer_policy)
+                self._spin_ns = DEVICE_SPIN_NS if frame.devices else SPIN_NS
+                self._spinner.spin_soon(self._answer_policy, self._spin_ns)
 
     def drop_segments(self, segments: Collection[int]) -> None:
         """Tell the peer now which segments were dropped, and send other updates about memory."""
@@ -179,7 +186,7 @@ class LoopChannel:
         if self._has_lone_batch and self._spinner is not None:
             # The response was written, so the client may send its next request soon.
             self._has_lone_batch = False
-            self._spinner.spin_soon(self._request_policy)
+            self._spinner.spin_soon(self._request_policy, self._spin_ns)
         if self.reads_ahead:
             self._lone_reads += 1
             if self._read_messages > 1 or self._lone_reads >= self._patience:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SPIN_NS = 120_000  # a small bound function answers after 60 us, a small model.py after 100 us
+# A request with tensors in GPU memory has no bytes to carry, so that being woken is what it waits
+# for most. Its instance, and its client until the next one, need longer than those above.
+DEVICE_SPIN_NS = 500_000
+DEVICE_SPARE_CORES = 2  # for the client and the front end
 MESSAGE_SPIN_NS = 200_000  # a caller needs 90 us, and its program some, until its next request
 _SHORT_NS = 4_000
 _GAP_NS = 25_000  # a step takes 2 us; if one takes this long, another process got the core
@@ -39,6 +43,11 @@ def allow_spinning(cores: int, *, also_workers: bool = False) -> None:
     global _allowed_cores, _allowed_cores_of_workers  # noqa: PLW0603  properties of the process
     _allowed_cores = cores
     _allowed_cores_of_workers = cores if also_workers else 0
+
+
+def allowed_cores_of_device_workers() -> int:
+    """Returns for how many running threads a worker with requests in GPU memory may poll."""
+    return max(0, _allowed_cores - DEVICE_SPARE_CORES)
 
 
 def allowed_cores_of_workers() -> int:
@@ -98,18 +107,20 @@ class LoopSpinner:
         self._machine = machine
         self._cores = cores
         self._policy: SpinPolicy | None = None  # of the polling that is to come
+        self._spin_ns = SPIN_NS
 
-    def spin_soon(self, policy: SpinPolicy) -> None:
+    def spin_soon(self, policy: SpinPolicy, spin_ns: int = SPIN_NS) -> None:
         """Poll when this iteration of the loop is over, if that probably pays."""
         if self._machine.now_ns() >= policy.resume_ns:
             if self._policy is None:
                 self._call_soon(self._spin)
             self._policy = policy
+            self._spin_ns = spin_ns
 
     def _spin(self) -> None:
         policy, self._policy = self._policy, None
         assert policy is not None, "it is set before this is called"
-        spin(self._machine, policy, self._cores, self._short_ns)
+        spin(self._machine, policy, self._cores, self._short_ns, self._spin_ns)
 
 
 def spin(
@@ -155,23 +166,24 @@ class LinuxMachine:
 class MessagePoller:
     """Polls a socket for its next message, for a thread that would block."""
 
-    def __init__(self, machine: SpinMachine, cores: int) -> None:
+    def __init__(self, machine: SpinMachine, cores: int, spin_ns: int = MESSAGE_SPIN_NS) -> None:
         self._machine = machine
         self._cores = cores
+        self._spin_ns = spin_ns
         self._policy = SpinPolicy()
 
     @classmethod
-    def of_socket(cls, fd: int, cores: int) -> MessagePoller | None:
+    def of_socket(cls, fd: int, cores: int, spin_ns: int = MESSAGE_SPIN_NS) -> MessagePoller | None:
         """Returns None where polling is not possible."""
         with contextlib.suppress(OSError):  # not on Linux
             load_fd = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
-            return cls(LinuxMachine(fd, load_fd), cores)
+            return cls(LinuxMachine(fd, load_fd), cores, spin_ns)
         return None
 
     def poll(self) -> None:
         """Poll for a while, if that probably pays."""
         if self._machine.now_ns() >= self._policy.resume_ns:
-            spin(self._machine, self._policy, self._cores, _SHORT_NS, MESSAGE_SPIN_NS)
+            spin(self._machine, self._policy, self._cores, _SHORT_NS, self._spin_ns)
 
 
 def make_spinner(loop: asyncio.AbstractEventLoop, short_ns: int = _SHORT_NS) -> LoopSpinner | None:

@@ -27,7 +27,10 @@ from pytriton.runtime.executor.python_instance import PythonInstance, complete_c
 from pytriton.runtime.executor.worker import ForkingProcessEndedError, Launcher, WorkerSpec
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.frames import PACKAGE_FILE, Initialize
-from pytriton.runtime.transport.loop_spinner import allowed_cores_of_workers
+from pytriton.runtime.transport.loop_spinner import (
+    allowed_cores_of_device_workers,
+    allowed_cores_of_workers,
+)
 from pytriton.serving.engine.config import config_to_json, spec_from_config
 from pytriton.serving.engine.config_rules import validate_config, validate_contents
 from pytriton.serving.engine.model import Model
@@ -314,6 +317,7 @@ class PythonLoader:
             model_directory="" if is_own else str(model_directory(plan, code)),
             backend_config=self._backend_settings(code.backend),
             polling_cores=0 if plan.on_ray else allowed_cores_of_workers(),
+            device_polling_cores=0 if plan.on_ray else allowed_cores_of_device_workers(),
             sharing=plan.sharing if plan.on_ray else "",
         )
 

@@ -35,7 +35,12 @@ from pytriton.runtime.transport.frontend_frames import (
     TraceRefusal,
 )
 from pytriton.runtime.transport.loop_channel import LoopChannel
-from pytriton.runtime.transport.loop_spinner import SpinPolicy, make_spinner
+from pytriton.runtime.transport.loop_spinner import (
+    DEVICE_SPIN_NS,
+    SPIN_NS,
+    SpinPolicy,
+    make_spinner,
+)
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.serving.engine.batch_start import EarliestTimer
@@ -116,6 +121,7 @@ class CoreLink:
         # with 4 front ends on 16 cores, a twentieth more with 8.
         self._spinner = make_spinner(loop, short_ns=0)
         self._spin_policy = SpinPolicy()
+        self._spin_ns = SPIN_NS
         self._next_call = 1
         self._calls: dict[int, Inference] = {}
         self._questions: dict[int, asyncio.Future[Any]] = {}
@@ -373,7 +379,9 @@ class CoreLink:
         payload, self._payload = self._payload, None
         self._bytes = 0
         if self._spinner is not None:
-            self._spinner.spin_soon(self._spin_policy)
+            is_device = len(items) == 1 and items[0].device is not None
+            self._spin_ns = DEVICE_SPIN_NS if is_device else SPIN_NS
+            self._spinner.spin_soon(self._spin_policy, self._spin_ns)
         frame = Submit(items, chunks)
         try:
             self._channel.send(frame, payload)
@@ -395,7 +403,7 @@ class CoreLink:
         if isinstance(frame, Replies):
             # More replies are expected soon: polling is cheaper than sleeping and being woken.
             if self._spinner is not None and (self._calls or len(self._chunks)):
-                self._spinner.spin_soon(self._spin_policy)
+                self._spinner.spin_soon(self._spin_policy, self._spin_ns)
             for rows in frame.rows:
                 self._chunks.on_rows(received, rows)
             for item in frame.items:
