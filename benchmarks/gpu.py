@@ -508,10 +508,6 @@ def kill_client(server: Server, lane: int) -> None:
     for name in names:
         client.unregister_device_memory(name)
     client.close()
-    if STAND_IN in os.environ:
-        from tests.cuda.fake_library import remove_memory  # noqa: PLC0415
-
-        remove_memory(process.pid)
 
 
 def end_region(server: Server, lane: int) -> None:

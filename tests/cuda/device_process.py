@@ -14,7 +14,7 @@ import sys
 import numpy as np
 
 from pytriton.runtime.cuda import driver as cuda_driver
-from tests.cuda.fake_library import environment, remove_memory
+from tests.cuda.fake_library import environment
 
 
 class DeviceProcess:
@@ -49,7 +49,6 @@ class DeviceProcess:
         self._process.stdin.close()
         self._process.stdout.close()
         self._process.wait(60)
-        remove_memory(self.pid)
 
     def kill(self):
         self._process.kill()

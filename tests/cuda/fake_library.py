@@ -16,7 +16,7 @@ import pytest
 
 SOURCE = Path(__file__).with_name("libcuda.c")
 FLAGS = ("-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-Wl,-soname,libcuda.so.1")
-LIBRARIES = ("-lpthread", "-lrt")
+LIBRARIES = ("-lpthread",)
 
 needs_compiler = pytest.mark.skipif(
     shutil.which("cc") is None or platform.system() != "Linux",
@@ -46,9 +46,3 @@ def environment(**more: str) -> dict[str, str]:
     variables = {**os.environ, "LD_LIBRARY_PATH": str(library_folder()), **more}
     variables.pop("CUDA_VISIBLE_DEVICES", None)
     return variables
-
-
-def remove_memory(pid: int) -> None:
-    """Remove what a process that was killed has left of its device's memory."""
-    for file in Path("/dev/shm").glob(f"fake-cuda-{pid}-*"):
-        file.unlink()

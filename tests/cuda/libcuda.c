@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A library with the calls of CUDA's driver that the server uses, for machines without a GPU.
- * Memory of the device is shared memory of the host, so that handles work between processes. It
- * counts calls and fails where a test asks for that: see the functions fake_cuda_* at the end. */
+ * Memory of the device is shared memory of the host, so that handles work between processes. It is
+ * a file without a name, which ends with the last process that has it, however that ends. The
+ * library counts calls and fails where a test asks for that: see the functions fake_cuda_* at the
+ * end. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +29,7 @@ enum {
 enum { MOST = 4096, NAMES = 64, DEVICES = 8, DEPTH = 32 };
 
 typedef struct { char text[64]; } Handle;
-typedef struct { uintptr_t address; size_t size; int references; int is_opened; char name[64]; uint64_t id; int device; } Range;
+typedef struct { uintptr_t address; size_t size; int references; int is_opened; char name[64]; uint64_t id; int device; int file; } Range;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pid_t initialized_by;
@@ -231,7 +233,7 @@ int cuMemHostRegister_v2(void *memory, size_t size, unsigned flags) {
     (void)flags;
     if (find(registered, (uintptr_t)memory, size) != NULL) LEAVE(ALREADY_REGISTERED);
     if (size == 0 || !is_mapped(memory)) LEAVE(INVALID_VALUE);
-    *room(registered) = (Range){(uintptr_t)memory, size, 1, 0, "", 0, 0};
+    *room(registered) = (Range){(uintptr_t)memory, size, 1, 0, "", 0, 0, -1};
     LEAVE(0);
 }
 
@@ -265,24 +267,36 @@ int cuMemcpyDtoD_v2(uint64_t target, uint64_t source, size_t size) {
     LEAVE(0);
 }
 
-/* Maps an object; 0 if there is none. */
-static uintptr_t map(const char *name, int flags, size_t *size) {
-    int descriptor = shm_open(name, flags, 0600);
-    struct stat status;
-    if (descriptor < 0) return 0;
-    if (((flags & O_CREAT) && ftruncate(descriptor, (off_t)*size) != 0) || fstat(descriptor, &status) != 0) abort();
-    *size = (size_t)status.st_size;
-    void *memory = mmap(NULL, *size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-    close(descriptor);
+/* Maps a file; 0 if that fails. */
+static uintptr_t map(int file, size_t size) {
+    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     return memory == MAP_FAILED ? 0 : (uintptr_t)memory;
+}
+
+/* A handle has the process, its descriptor and the number of the allocation. The link of another
+ * process's descriptor says whether it still is that allocation. Returns a descriptor, or -1. */
+static int open_handle(const char *handle, size_t *size) {
+    int process, descriptor, number, file = -1;
+    char path[64], expected[64], found[64] = "";
+    struct stat status;
+    if (sscanf(handle, "fake-cuda %d %d %d", &process, &descriptor, &number) != 3) return -1;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", process, descriptor);
+    snprintf(expected, sizeof expected, "/memfd:fake-cuda-%d (deleted)", number);
+    if (readlink(path, found, sizeof found - 1) > 0 && strcmp(found, expected) == 0) file = open(path, O_RDWR | O_CLOEXEC);
+    if (file >= 0 && fstat(file, &status) == 0) *size = (size_t)status.st_size;
+    return file;
 }
 
 int cuMemAlloc_v2(uint64_t *address, size_t size) {
     ENTER(1);
-    Range range = {0, size, 1, 0, "", ++range_count, stack[depth - 1] - 1};
-    snprintf(range.name, sizeof range.name, "/fake-cuda-%d-%d", (int)getpid(), allocation_count++);
-    range.address = map(range.name, O_CREAT | O_EXCL | O_RDWR, &range.size);
-    if (range.address == 0) LEAVE(2);
+    Range range = {0, size, 1, 0, "", ++range_count, stack[depth - 1] - 1, -1};
+    char name[32];
+    snprintf(name, sizeof name, "fake-cuda-%d", allocation_count);
+    range.file = memfd_create(name, MFD_CLOEXEC);
+    if (range.file < 0 || ftruncate(range.file, (off_t)size) != 0) abort();
+    snprintf(range.name, sizeof range.name, "fake-cuda %d %d %d", (int)getpid(), range.file, allocation_count++);
+    range.address = map(range.file, size);
+    if (range.address == 0) LEAVE((close(range.file), 2));
     *room(device) = range;
     *address = range.address;
     LEAVE(0);
@@ -292,8 +306,8 @@ int cuMemFree_v2(uint64_t address) {
     ENTER(1);
     Range *range = find(device, address, 1);
     if (range == NULL || range->address != address || range->is_opened) LEAVE(INVALID_VALUE);
-    shm_unlink(range->name);
     munmap((void *)address, range->size);
+    close(range->file);
     range->size = 0;
     LEAVE(0);
 }
@@ -334,9 +348,12 @@ int cuIpcOpenMemHandle_v2(uint64_t *address, Handle handle, unsigned flags) {
             *address = device[at].address;
             LEAVE(0);
         }
-    Range range = {0, 0, 1, 1, "", ++range_count, stack[depth - 1] - 1};
+    Range range = {0, 0, 1, 1, "", ++range_count, stack[depth - 1] - 1, -1};
     memcpy(range.name, handle.text, sizeof range.name);
-    range.address = strncmp(range.name, "/fake-cuda-", 11) == 0 ? map(range.name, O_RDWR, &range.size) : 0;
+    int file = open_handle(range.name, &range.size);
+    if (file < 0) LEAVE(INVALID_VALUE);
+    range.address = map(file, range.size);
+    close(file);
     if (range.address == 0) LEAVE(INVALID_VALUE);
     *room(device) = range;
     *address = range.address;
@@ -385,4 +402,16 @@ int fake_cuda_opened_count(void) {
     int count = 0;
     for (int at = 0; at < MOST; at++) count += device[at].size && device[at].is_opened;
     return count;
+}
+
+/* Writes how many allocations a process that used the library has left, when it ends by itself. */
+__attribute__((destructor)) static void report(void) {
+    const char *path = getenv("FAKE_CUDA_REPORT");
+    int left = 0;
+    if (path == NULL || initialized_by != getpid()) return;
+    for (int at = 0; at < MOST; at++) left += device[at].size && !device[at].is_opened;
+    FILE *file = fopen(path, "a");
+    if (file == NULL) abort();
+    fprintf(file, "%d of %d\n", left, allocation_count);
+    fclose(file);
 }

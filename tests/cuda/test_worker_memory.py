@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.cuda.fake_library import library_folder, needs_compiler, remove_memory
+from tests.cuda.fake_library import library_folder, needs_compiler
 from tests.python_backend.worker_rig import DEADLINE_S, WorkerRig, ZygoteRig
 
 pytestmark = needs_compiler
@@ -103,7 +103,6 @@ def worker_of(zygote, tmp_path):
     yield start
     for rig in rigs:
         rig.close()
-        remove_memory(rig.pid)
 
 
 def large(rows=1, fill=1.0):
