@@ -17,8 +17,8 @@ from tests.cuda.device_process import DeviceProcess
 from tests.cuda.fake_library import library_folder, needs_compiler
 from tests.e2e.http_client import call
 from tests.e2e.waiting import eventually
-from tests.repository_e2e.conftest import starter
 from tests.repository_e2e.model_files import HOLD, code, config, ensemble, model
+from tests.repository_e2e.server_process import starter
 
 pytestmark = [needs_compiler, pytest.mark.e2e]
 COUNT = 1 << 16

@@ -15,8 +15,8 @@ from tests.cuda import gpu_server
 from tests.cuda.fake_library import library_folder, needs_compiler
 from tests.e2e.http_client import InferFailedError, call, infer
 from tests.e2e.waiting import eventually
-from tests.repository_e2e.conftest import starter
 from tests.repository_e2e.model_files import config, ensemble, model
+from tests.repository_e2e.server_process import starter
 
 pytestmark = [needs_compiler, pytest.mark.e2e]
 ON_DEVICE = 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }'

@@ -11,8 +11,8 @@ from pytriton.runtime.cuda import driver, instance_device
 from tests.cuda import gpu_server
 from tests.cuda.fake_driver import FakeDriver
 from tests.cuda.fake_library import library_folder, needs_compiler
-from tests.repository_e2e.conftest import starter
 from tests.repository_e2e.model_files import config, model
+from tests.repository_e2e.server_process import starter
 
 # Answers with the device that was current in `initialize`, that is now, and that of its arguments;
 # -1 if none is current, for which CUDA takes device 0.

@@ -13,8 +13,8 @@ from tests.cuda import gpu_server
 from tests.cuda.fake_library import environment, library_folder, needs_compiler
 from tests.cuda.test_cuda_regions_e2e import DEVICE, ON_DEVICE
 from tests.e2e.http_client import call
-from tests.repository_e2e.conftest import starter
 from tests.repository_e2e.model_files import code, config, model
+from tests.repository_e2e.server_process import starter
 
 pytestmark = [needs_compiler, pytest.mark.e2e]
 REPOSITORY = {

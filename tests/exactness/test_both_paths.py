@@ -14,7 +14,7 @@ from tests.e2e.http_client import call
 from tests.exactness.models import repository
 from tests.exactness.random_requests import FORMS, random_form, random_grpc, random_http
 from tests.exactness.wire_clients import GrpcConnection, HttpClient
-from tests.repository_e2e.conftest import starter
+from tests.repository_e2e.server_process import starter
 
 # The requests of one run, of which there are two for each protocol; 25000 make the 100,000 that a
 # change of the fast path has to pass.

@@ -14,8 +14,8 @@ import pytest
 
 from tests.e2e.http_client import InferFailedError, call, infer
 from tests.e2e.waiting import eventually
-from tests.repository_e2e.conftest import starter
 from tests.repository_e2e.model_files import config, ensemble, model
+from tests.repository_e2e.server_process import starter
 
 pytestmark = pytest.mark.e2e
 ON_DEVICE = 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }'

@@ -16,8 +16,8 @@ from pytriton.client.kserve.address import parse_address
 from pytriton.client.kserve.errors import AskError
 from pytriton.client.kserve.http_client import kserve_client
 from tests.e2e.http_client import call
-from tests.repository_e2e.conftest import starter
 from tests.repository_e2e.model_files import config, model
+from tests.repository_e2e.server_process import starter
 
 pytestmark = [pytest.mark.gpu, pytest.mark.e2e]
 COUNT = 1 << 20

@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.ensemble_differential.text_format import Step, ensemble, tensor
 from tests.guides.conftest import guides_folder
-from tests.repository_e2e.conftest import starter
+from tests.repository_e2e.server_process import starter
 from tests.snippets import snippets
 
 pytestmark = [pytest.mark.guide, pytest.mark.e2e]

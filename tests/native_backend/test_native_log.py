@@ -11,7 +11,7 @@ from tests.e2e.http_client import call
 from tests.e2e.waiting import eventually
 from tests.native_backend import building
 from tests.native_backend.models import FURTHER
-from tests.repository_e2e.conftest import starter
+from tests.repository_e2e.server_process import starter
 
 pytestmark = [
     pytest.mark.e2e,

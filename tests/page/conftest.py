@@ -8,8 +8,8 @@ import pathlib
 import pytest
 
 from tests.collected import items_in
-from tests.repository_e2e.conftest import starter
 from tests.repository_e2e.model_files import DECOUPLED, code, config, decoupled_code, model
+from tests.repository_e2e.server_process import starter
 
 TOKEN = "page-secret"
 HEADERS = {"triton-access-token": TOKEN}

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real `tritonserver` command as a process: its output, its clients, its descendants."""
+"""The real `tritonserver` command as a process, and repositories for it to serve.
+
+Machines with a GPU import this, which have few packages: no collector of traces belongs here.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -240,3 +244,23 @@ def _is_zombie(process: psutil.Process) -> bool:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+@contextlib.contextmanager
+def starter(folder):
+    """Starts servers of repositories, each a dict of models; kills what is left of them."""
+    numbers = itertools.count(1)
+    with contextlib.ExitStack() as stack:
+
+        def start(*repositories, **settings) -> ServerProcess:
+            place = folder / f"server{next(numbers)}"
+            paths = []
+            for number, models in enumerate(repositories):
+                paths.append(place / f"models{number}")
+                paths[-1].mkdir(parents=True)
+                for name, files in models.items():
+                    write_model(paths[-1] / name, files)
+            server = ServerProcess(place, paths, **settings)
+            return stack.enter_context(server)
+
+        yield start

@@ -10,7 +10,7 @@ import pytest
 
 from pytriton.base.sandbox import SandboxMachine
 from pytriton.runtime.sandbox.probe import probe
-from tests.repository_e2e.conftest import starter
+from tests.repository_e2e.server_process import starter
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 from tests.collected import items_in
 from tests.free_ports import free_ports
-from tests.repository_e2e.conftest import starter
+from tests.repository_e2e.server_process import starter
 from tests.security.hostile import (
     FLAGS,
     GROUPS,

@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 from pytriton.base.dtypes import from_numpy
 from tests.framework_backends.onnxruntime import onnx_models
 from tests.framework_backends.onnxruntime.onnx_models import TYPES, constant, model, node, tensor
-from tests.repository_e2e.conftest import starter
+from tests.repository_e2e.server_process import starter
 
 pytestmark = pytest.mark.e2e
 

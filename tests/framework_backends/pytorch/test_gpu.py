@@ -18,7 +18,7 @@ from tests.framework_backends.pytorch.torch_models import (
     script,
     tensor,
 )
-from tests.repository_e2e.conftest import starter
+from tests.repository_e2e.server_process import starter
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():

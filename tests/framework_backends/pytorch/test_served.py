@@ -23,8 +23,8 @@ from tests.framework_backends.pytorch.torch_models import (
     script,
     tensor,
 )
-from tests.repository_e2e.conftest import starter
 from tests.repository_e2e.model_files import write_model
+from tests.repository_e2e.server_process import starter
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.e2e
