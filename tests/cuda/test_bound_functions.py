@@ -12,6 +12,7 @@ from pytriton.client import ModelClient
 from pytriton.decorators import batch
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config import ModelConfig, Tensor
+from pytriton.runtime.cuda import device_array
 from pytriton.runtime.cuda import driver as cuda_driver
 from pytriton.runtime.cuda.device_array import Order
 from pytriton.runtime.functions.device_arrays import DeviceSide
@@ -104,6 +105,33 @@ def test_output_on_the_gpu_is_copied_to_where_the_server_reads(driver, kind, cou
 
     assert np.array_equal(outputs["y"], array)
     assert outputs["z"] is plain
+
+
+class ComputedWithGradients(ComputedByDLPack):
+    """A tensor of torch that needs gradients: it refuses both protocols in words of its own."""
+
+    @property
+    def __cuda_array_interface__(self):
+        raise RuntimeError("Can't get __cuda_array_interface__")
+
+    def __dlpack__(self, stream=None):
+        raise BufferError("use tensor.detach()")
+
+
+def test_output_that_needs_gradients_is_refused_in_the_words_of_its_library(driver):
+    output = ComputedWithGradients(driver, np.zeros(4, np.float32))
+
+    with pytest.raises(BufferError, match=r"use tensor\.detach"):
+        DeviceSide({}).outputs({"y": output}, Payload(None))
+
+
+def test_device_of_memory_is_found_in_a_context_that_is_there(driver):
+    driver.active = [1]
+    with driver.using(1):
+        address = driver.allocate(16)
+    device_array.device_of(address)
+
+    assert driver.active == [1]
 
 
 def test_output_without_elements_needs_no_copy(driver):

@@ -10,7 +10,8 @@ _CUDA = 2  # DLPack's number
 
 def is_on_gpu(value: Any) -> bool:
     """Returns whether a value is an array of torch, cupy, jax or others in memory of a GPU."""
-    if hasattr(value, "__cuda_array_interface__"):
-        return True
     find_device = getattr(value, "__dlpack_device__", None)
-    return find_device is not None and int(find_device()[0]) == _CUDA
+    if find_device is not None and int(find_device()[0]) == _CUDA:
+        return True
+    # Last: a tensor of torch that needs gradients raises another error than AttributeError here.
+    return hasattr(value, "__cuda_array_interface__")

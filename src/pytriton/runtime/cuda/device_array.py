@@ -243,7 +243,8 @@ def device_of(address: int) -> int:
     """
     driver = usable_driver()
     try:
-        with driver.using(0):
+        # A context that is there: one of device 0 might have to be made for this alone.
+        with driver.using((driver.active_devices() or [0])[0]):
             return driver.device_of(address)
     except CudaError as error:
         raise InternalError(f"A tensor in GPU memory cannot be used: {error}") from error
