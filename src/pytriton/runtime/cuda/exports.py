@@ -9,6 +9,7 @@ used again, so that memory that was freed and allocated anew is not mistaken for
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.cuda.device_array import DeviceArray
     from pytriton.runtime.cuda.driver import Driver
+
+logger = logging.getLogger(__name__)
 
 # Why tensors go through the host, in the words of a metric.
 CANNOT_EXPORT = "cannot_export"  # say, torch's allocator with expandable segments, or a pool
@@ -133,6 +136,7 @@ class Exports:
         except CudaError as error:
             if error.code in (cuda_driver.LAUNCH_FAILED, cuda_driver.ILLEGAL_ADDRESS):
                 raise
+            logger.info("%d bytes of GPU memory cannot be shared with others: %s", size, error)
             handle = b""
         allocation = self._allocations[number] = _Allocation(base, size, array.device, handle)
         return number, allocation, gone

@@ -252,12 +252,8 @@ class Registrar:
         """See `release_later`; without the thread, the GPU is waited for here."""
         if self.state is not RegistrarState.ACTIVE:
             driver = self._find_driver()
-            try:
-                for device in driver.active_devices() if driver is not None else ():
-                    with driver.using(device):  # type: ignore[union-attr]  # see above
-                        driver.synchronize()  # type: ignore[union-attr]
-            except CudaError as error:  # what was submitted has ended with its context
-                logger.debug("GPU memory is given back after an error: %s", error)
+            if driver is not None:
+                _synchronize(driver)
         self.release_later(release)
 
     def release_later(self, release: Callable[[], None]) -> None:
@@ -454,6 +450,15 @@ def _drop(event: _Event) -> None:
         event.release()
     elif isinstance(event, _Marker):
         event.is_reached.set()
+
+
+def _synchronize(driver: Driver) -> None:
+    try:
+        for device in driver.active_devices():
+            with driver.using(device):
+                driver.synchronize()
+    except CudaError as error:  # what was submitted has ended with its context
+        logger.debug("GPU memory is given back after an error: %s", error)
 
 
 def _uses_device(driver: Driver) -> bool:

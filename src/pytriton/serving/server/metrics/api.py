@@ -72,6 +72,10 @@ def _no_cluster() -> None:
     """Returns nothing: all instances run on this machine."""
 
 
+def _do_nothing() -> None:
+    """Nobody waits for GPUs to be found."""
+
+
 class OtherPaths(Protocol):
     """Answers requests for paths that are not about metrics."""
 
@@ -109,7 +113,7 @@ class MetricsApi(HttpHandler):
         self.other_paths: OtherPaths | None = None  # set by the owner, if there are any
         self.scrape_count = 0  # of those that take a while, as there are many models or GPUs
         self.refused_scrapes = 0
-        self.on_gpus_found: Callable[[], None] = _no_cluster  # set by the owner
+        self.on_gpus_found: Callable[[], None] = _do_nothing  # set by the owner
         self._push: otlp.MetricsPush | None = None
         self._gpus: NvmlReader | None = None
         self._gpu_readings: Sequence[DeviceReading] = ()
