@@ -10,8 +10,6 @@ from pytriton.serving.server import repository_core
 from pytriton.serving.server.shared_memory import shared_memory
 
 if __name__ == "__main__":
-    count = int(os.environ.get("FAKE_CUDA_DEVICES", "1"))
-    shared_memory.visible_gpu_ids = lambda: tuple(range(count))
-    if count > 1:  # models may name them
-        repository_core.visible_gpu_ids = shared_memory.visible_gpu_ids
+    numbers = tuple(range(int(os.environ.get("FAKE_CUDA_DEVICES", "1"))))
+    shared_memory.visible_gpu_ids = repository_core.visible_gpu_ids = lambda: numbers
     runpy.run_module("pytriton.server", run_name="__main__", alter_sys=True)

@@ -9,7 +9,8 @@ import pytest
 
 from pytriton.base.dtypes import BYTES, FP32, UINT8
 from pytriton.base.errors import UNEXPECTED, InternalError
-from pytriton.base.messages import InferTensor
+from pytriton.base.messages import DeviceBytes, DeviceExport, DeviceWish, InferTensor
+from pytriton.base.model_spec import Reshape
 from pytriton.runtime.executor.batch_tracker import BatchTracker
 from pytriton.runtime.executor.columns import ChunkSignature, make_members, shared_request
 from pytriton.runtime.executor.inference import ModelLabels, burst_outcomes
@@ -232,6 +233,57 @@ def test_copies_between_host_and_gpu_of_all_answers_are_added_up(rig):
     rig.hear(BatchFailure(3, 0, 0, "no", 13, copied=(4, 50)))
 
     assert (rig.costs.to_gpu_bytes, rig.costs.to_host_bytes) == (7, 100)
+
+
+class Ledger:
+    """Notes which tensors in GPU memory were released without being taken, and which were taken."""
+
+    def __init__(self):
+        self.dropped, self.taken = [], []
+
+    def drop(self, exports):
+        self.dropped += [export.block for export in exports]
+
+    def take_all(self, exports):
+        self.taken += [export.block for export in exports.values()]
+        return {name: DeviceBytes.of_size(each.size) for name, each in exports.items()}
+
+
+def on_gpu(batch, position=0, ref=RESULT):
+    return ResponseItem(batch, position, [ref], device={ref.name: DeviceExport(5, 4, 0)})
+
+
+def wishing_rig(**labels):
+    rig = Rig()
+    rig.device_ledger = Ledger()
+    rig.tracker = BatchTracker(rig, ModelLabels("m", "1", [], batching=True, **labels), rig)
+    request = inference()
+    request.request.device_wish = DeviceWish()
+    rig.tracker.begin([request], 0, Payload(None))
+    return rig
+
+
+def test_output_in_gpu_memory_is_taken():
+    rig = wishing_rig()
+    rig.hear(ResponsesFrame(0, 0, [on_gpu(1)]))
+
+    assert rig.ends == {1: ["answer"]}
+    assert (rig.device_ledger.taken, rig.device_ledger.dropped) == ([5], [])
+
+
+def test_output_in_gpu_memory_of_a_request_that_has_ended_is_released():
+    rig = wishing_rig()
+    rig.hear(ResponsesFrame(0, 0, [on_gpu(1), on_gpu(1), on_gpu(9)]))
+
+    assert (rig.device_ledger.taken, rig.device_ledger.dropped) == ([5], [5, 5])
+
+
+def test_output_in_gpu_memory_with_a_wrong_shape_is_taken_and_let_go():
+    rig = wishing_rig(output_reshapes={"y": Reshape((2, 2), (4,))})
+    rig.hear(ResponsesFrame(0, 0, [on_gpu(1, ref=TensorRef("y", FP32.number, (1, 5), 0, 20))]))
+
+    assert rig.ends[1] != ["answer"]
+    assert rig.device_ledger.taken == [5]
 
 
 def test_bytes_of_inputs_are_added_up():

@@ -13,13 +13,16 @@ import numpy as np
 import pytest
 
 from pytriton.base.errors import InternalError, NotFoundError, UnavailableError
+from pytriton.base.messages import DeviceExport
 from pytriton.runtime.executor import call_server
+from pytriton.runtime.executor.device_blocks import replace_data
 from pytriton.runtime.transport.arena import SEGMENT_BYTES, Arena
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
 from pytriton.runtime.transport.frames import (
     STANDARD_ERROR,
     CallCredit,
     CancelCall,
+    DeviceNotes,
     InferCallFrame,
     InferReply,
     ServiceCall,
@@ -92,6 +95,21 @@ def test_output_in_the_instances_own_memory_is_lent_without_a_copy(rig, caller):
 
     assert received.frame.outputs[0].block == block.id
     assert np.array_equal(received.array(received.frame.outputs[0]), LARGE)
+
+
+def test_output_that_its_owner_has_freed_gives_the_others_back(rig):
+    made = call(rig, rig.far)
+    owner = rig.instance.device_ledger
+    owner.refusal = ""
+    exports = {name: DeviceExport(1, 4, 0, number, gpu=b"g") for number, name in enumerate("ab")}
+    taken = owner.take_all(exports)
+    owner.on_notes(DeviceNotes(gone=[1]))
+    answer = response(a=SMALL, b=SMALL)
+    replace_data(answer.outputs, taken)
+
+    with pytest.raises(NotFoundError, match="is gone"):
+        made.sink.on_response(answer, final=True)
+    assert owner.lent_count == 0
 
 
 def test_call_that_is_refused_is_answered_with_the_error(rig, caller):

@@ -13,7 +13,12 @@ from pytriton.base import dtypes
 from pytriton.base.errors import InvalidArgumentError, NotFoundError
 from pytriton.base.messages import DeviceBytes, DeviceExport, InferTensor
 from pytriton.runtime.executor import device_blocks
-from pytriton.runtime.executor.device_blocks import DeviceLedger, taking_of, use_of
+from pytriton.runtime.executor.device_blocks import (
+    DeviceLedger,
+    replace_data,
+    taking_of,
+    use_of,
+)
 from pytriton.runtime.transport.frames import DeviceNotes
 
 
@@ -154,9 +159,25 @@ def test_instance_that_shares_nothing_cannot_send_such_tensors(loop):
         Instance("enclosed", loop, refusal="sandbox").device_ledger.take(export())
 
 
+def test_tensors_that_nobody_gets_are_released(loop, owner):
+    owner.device_ledger.drop([export(1), DeviceExport(0, 8, 0, lease=77), export(2)])
+    settle(loop)
+
+    assert owner.released == [1, 2]
+
+
+def test_tensors_that_came_with_a_wrong_one_are_released(loop, owner):
+    wrong = DeviceExport(0, 8, 0, lease=77)
+
+    with pytest.raises(InvalidArgumentError, match="that it has given back"):
+        owner.device_ledger.take_all({"a": export(1), "b": wrong, "c": export(2)})
+    settle(loop)
+    assert set(owner.released) == {1, 2}
+
+
 def test_inputs_say_where_they_are(owner):
     tensors = [InferTensor(name, dtypes.FP32, (4,), b"") for name in ("a", "b")]
-    owner.device_ledger.replace_data(tensors, {"a": export()})
+    replace_data(tensors, owner.device_ledger.take_all({"a": export()}))
     inputs = {tensor.name: tensor for tensor in tensors}
 
     assert len(inputs["a"].data) == 16

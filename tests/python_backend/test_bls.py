@@ -6,11 +6,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton.base.messages import TraceContext
+from pytriton.base.messages import DevicePlace, TraceContext
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
 from pytriton.runtime.transport.frames import (
     CallCredit,
     CancelCall,
+    DeviceNotes,
     InferCallFrame,
     ServiceCall,
 )
@@ -269,6 +270,41 @@ return [pb_utils.InferenceResponse([])]
     rig.reply(call)
     batch = rig.execute({"x": X})
     rig.reply(rig.hear(InferCallFrame, CallCredit).frame.call, {"y": X})
+
+
+GPU_PLACE = DevicePlace("of instance 'a'", 1, bytes(64), 0, 64, 0, 4, b"g" * 16, lease=31)
+
+
+def test_rest_of_an_abandoned_call_gives_gpu_memory_back(worker):
+    rig = worker(
+        model(
+            """
+answers = call().exec(decoupled=True)
+next(iter(answers))
+del answers
+return [pb_utils.InferenceResponse([])]
+"""
+        ),
+        has_gpus=True,
+    )
+    batch = rig.execute({"x": X})
+    call = rig.hear(InferCallFrame).frame.call
+    rig.reply(call, {"y": X}, is_final=False)
+    assert rig.answers(batch, 1) == [{}]
+    rig.reply(call, {"y": X}, device={"y": GPU_PLACE})
+
+    assert rig.hear(DeviceNotes).frame.leases == [31]
+
+
+@pytest.mark.parametrize("has_gpus", [True, False])
+def test_outputs_in_gpu_memory_are_asked_for_where_there_are_gpus(worker, has_gpus):
+    rig = worker(model(PASS_ON), has_gpus=has_gpus)
+    batch = rig.execute({"x": X})
+    frame = rig.hear(InferCallFrame).frame
+    rig.reply(frame.call, {"y": X})
+
+    assert (frame.device_wish is not None) is has_gpus
+    rig.answers(batch, 1)
 
 
 # When calls are possible

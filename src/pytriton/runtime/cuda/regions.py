@@ -50,12 +50,12 @@ def _words(place: DevicePlace) -> str:
 class OpenRegion:
     """A region that this process has opened; it is closed when nothing refers to it any more."""
 
-    __slots__ = ("_driver", "_has_context", "address", "device", "name", "size")
+    __slots__ = ("_driver", "_has_context", "_words", "address", "device", "size")
 
     def __init__(self, driver: Driver, place: DevicePlace) -> None:
         self._driver = driver
         self.device = place.device
-        self.name = place.region
+        self._words = _words(place)
         self.address = 0  # until it is open
         self.size = place.region_size
         self._has_context = False
@@ -85,7 +85,7 @@ class OpenRegion:
             if self._has_context:
                 self._driver.release_context(self.device)
         except CudaError as error:
-            logger.warning("CUDA shared memory region '%s' cannot be closed: %s", self.name, error)
+            logger.warning("%s cannot be closed: %s", self._words, error)
 
 
 class Lease:
@@ -184,6 +184,10 @@ class OpenRegions:
         self._leases[lease.number] = lease
         self._keep_few(place.number)
         return DeviceArray(lease.address, region.device, dtype, shape, lease, Order.COMPLETE)
+
+    def has_lease(self, number: int) -> bool:
+        """Returns whether a tensor is on memory that was lent under this number."""
+        return number in self._leases
 
     def lease_at(self, array: DeviceArray) -> tuple[int, int] | None:
         """Returns the lease of the memory that an array is in, and where; None if it is no such."""

@@ -26,7 +26,7 @@ from pytriton.runtime.executor.batch_tensors import (
     split_rows,
 )
 from pytriton.runtime.executor.columns import find_runs
-from pytriton.runtime.executor.device_blocks import ledger_of
+from pytriton.runtime.executor.device_blocks import ledger_of, replace_data
 from pytriton.runtime.executor.inference import CLOSED_SINK, Outcome, RunningBatch
 from pytriton.runtime.transport.frames import (
     BatchFailure,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.errors import ServerError
     from pytriton.base.messages import (
+        DeviceBytes,
         DeviceExport,
         DeviceUse,
         InferRequest,
@@ -520,6 +521,9 @@ class BatchTracker:
         for item in frame.items:
             batch = self.running.get(item.batch)
             if batch is None or item.position not in batch.open_positions:
+                ledger = ledger_of(self._instance) if item.device is not None else None
+                if ledger is not None and item.device is not None:
+                    ledger.drop(item.device.values())
                 continue
             try:
                 outcome = self._outcome(received, item, batch)
@@ -537,28 +541,27 @@ class BatchTracker:
         labels = self._labels
         response: InferResponse | None = None
         error: ServerError | None = None
+        request = batch.inferences[item.position].request
+        # First, so that they are released if there is an error.
+        taken = None if item.device is None else self._take_exports(request, item.device)
         if item.error is not None:
             error = error_from_code(item.error_code, item.error, item.origin)
         elif item.outputs is not None and (error := self._reshape(item.outputs)) is None:
             outputs = [make_tensor(received, ref) for ref in item.outputs]
-            if item.device is not None:
-                self._take_exports(batch.inferences[item.position].request, outputs, item.device)
+            if taken is not None:
+                replace_data(outputs, taken)
             response = InferResponse(
-                labels.name,
-                labels.version,
-                batch.inferences[item.position].request.id,
-                outputs,
-                item.parameters,
+                labels.name, labels.version, request.id, outputs, item.parameters
             )
         return Outcome(item.position, response, error, item.is_final, item.is_rescheduled)
 
     def _take_exports(
-        self, request: InferRequest, outputs: list[InferTensor], exports: dict[str, DeviceExport]
-    ) -> None:
+        self, request: InferRequest, exports: dict[str, DeviceExport]
+    ) -> dict[str, DeviceBytes]:
         ledger = ledger_of(self._instance)
         if ledger is None or request.device_wish is None:
             raise ProtocolError("expected outputs on the host, got some in GPU memory")
-        ledger.replace_data(outputs, exports)
+        return ledger.take_all(exports)
 
     def _handle_failure(self, frame: BatchFailure) -> None:
         returned = self.executing.pop(frame.batch, None)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytriton.base.errors import InternalError, ServerError, error_for_clients, sendable_text
 from pytriton.base.messages import DeviceBytes
 from pytriton.runtime.executor.batch_tensors import make_tensor
+from pytriton.runtime.executor.device_blocks import replace_data
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
 from pytriton.runtime.transport.frames import (
     STANDARD_ERROR,
@@ -37,11 +38,12 @@ from pytriton.runtime.transport.refs import TensorRef
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Sequence
 
     from pytriton.base.messages import InferResponse, InferTensor, ResponseSink
     from pytriton.runtime.executor.device_blocks import DeviceLedger
     from pytriton.runtime.transport.arena import MemoryTrimmer
-    from pytriton.runtime.transport.channel import Received
+    from pytriton.runtime.transport.channel import Payload, Received
 
 logger = logging.getLogger(__name__)
 _MESSAGE_BYTES = 4096  # contents do not matter, unless they begin with `STANDARD_ERROR`
@@ -107,9 +109,12 @@ class CallServer:
         call = _InferenceCall(self, frame.call)
         self._calls[frame.call] = call
         try:
+            # First, so that they are released if there is an error.
+            ledger = self._ledger
+            taken = ledger.take_all(frame.device) if frame.device and ledger is not None else None
             inputs = {ref.name: make_tensor(received, ref) for ref in frame.inputs}
-            if frame.device and self._ledger is not None:
-                self._ledger.replace_data(inputs.values(), frame.device)
+            if taken is not None:
+                replace_data(inputs.values(), taken)
         except Exception as error:  # noqa: BLE001  see below
             reason = error_for_clients(error, f"it read a call of model {frame.model_name}")
             call.on_error(reason)
@@ -148,24 +153,32 @@ class CallServer:
             frame, payload = InferReply(number, None, is_final), None
         else:
             payload = self._channel.payload()
-            refs = []
-            places = {}
-            for tensor in response.outputs:
-                if isinstance(tensor.data, DeviceBytes):
-                    assert self._ledger is not None, "only such a caller asks for GPU memory"
-                    places[tensor.name] = self._ledger.lend(tensor.data.block)
-                    ref = TensorRef(tensor.name, tensor.dtype.number, tensor.shape, 0, 0)
-                    refs.append(ref)
-                    continue
-                size = len(tensor.data)
-                block, offset = payload.add((tensor.data,), size)
-                refs.append(
-                    TensorRef(tensor.name, tensor.dtype.number, tensor.shape, offset, size, block)
-                )
-            frame = InferReply(
-                number, refs, is_final, parameters=response.parameters, device=places or None
-            )
+            frame = InferReply(number, [], is_final, parameters=response.parameters)
+            try:
+                self._add_outputs(frame, response.outputs, payload)
+            except BaseException:
+                if self._ledger is not None and frame.device is not None:
+                    self._ledger.end_leases([place.lease for place in frame.device.values()])
+                raise
         self._channel.send(frame, payload)
+
+    def _add_outputs(
+        self, frame: InferReply, outputs: Sequence[InferTensor], payload: Payload
+    ) -> None:
+        refs = frame.outputs = []
+        for tensor in outputs:
+            if isinstance(tensor.data, DeviceBytes):
+                assert self._ledger is not None, "only such a caller asks for GPU memory"
+                if frame.device is None:
+                    frame.device = {}
+                frame.device[tensor.name] = self._ledger.lend(tensor.data.block)
+                refs.append(TensorRef(tensor.name, tensor.dtype.number, tensor.shape, 0, 0))
+                continue
+            size = len(tensor.data)
+            block, offset = payload.add((tensor.data,), size)
+            refs.append(
+                TensorRef(tensor.name, tensor.dtype.number, tensor.shape, offset, size, block)
+            )
 
     def reply_error(self, number: int, error: ServerError, *, is_final: bool) -> None:
         """Send an error in place of a response."""

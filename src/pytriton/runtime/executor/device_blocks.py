@@ -47,22 +47,14 @@ ENSEMBLE = "ensemble"
 class _Keeper:
     """Keeps a tensor in its owner until nothing refers to this."""
 
-    __slots__ = ("_block", "_ledger")
+    __slots__ = ("block", "ledger")
 
     def __init__(self, ledger: DeviceLedger, block: int) -> None:
-        self._ledger = ledger
-        self._block = block
-
-    @property
-    def ledger(self) -> DeviceLedger:
-        return self._ledger
-
-    @property
-    def block(self) -> int:
-        return self._block
+        self.ledger = ledger
+        self.block = block
 
     def __del__(self) -> None:
-        self._ledger.release(self._block)
+        self.ledger.release(self.block)
 
 
 class DeviceBlock:
@@ -168,14 +160,26 @@ class DeviceLedger:
         )
         return DeviceBlock(_Keeper(self, export.block), place)
 
-    def replace_data(
-        self, tensors: Iterable[InferTensor], exports: Mapping[str, DeviceExport]
-    ) -> None:
-        """Let tensors stand for the memory that the instance has named."""
-        for tensor in tensors:
-            export = exports.get(tensor.name)
-            if export is not None:
-                tensor.data = DeviceBytes.of_size(export.size, self.take(export))
+    def take_all(self, exports: Mapping[str, DeviceExport]) -> dict[str, DeviceBytes]:
+        """Returns what stands for the data of tensors; whatever is not used of it is released.
+
+        Raises:
+            InvalidArgumentError: One is none that this instance may send; all are released.
+        """
+        try:
+            return {
+                name: DeviceBytes.of_size(export.size, self.take(export))
+                for name, export in exports.items()
+            }
+        except InvalidArgumentError:
+            self.drop(exports.values())
+            raise
+
+    def drop(self, exports: Iterable[DeviceExport]) -> None:
+        """Release tensors that nobody gets."""
+        for export in exports:
+            if export.block:
+                self.release(export.block)
 
     def release(self, block: int) -> None:
         """Tell the instance soon that a tensor is not used any more; from any thread."""
@@ -285,6 +289,12 @@ def ledger_of(instance: Instance) -> DeviceLedger | None:
     """Returns the ledger of an instance; None if it is of a kind that has none."""
     ledger: DeviceLedger | None = getattr(instance, "device_ledger", None)
     return ledger
+
+
+def replace_data(tensors: Iterable[InferTensor], taken: Mapping[str, DeviceBytes]) -> None:
+    """Let those of some tensors stand for memory that were taken."""
+    for tensor in tensors:
+        tensor.data = taken.get(tensor.name, tensor.data)
 
 
 def use_of(inputs: Mapping[str, InferTensor]) -> DeviceUse | None:

@@ -269,13 +269,18 @@ class BatchExecution:
     def _make_batch(self, received: Received, execute: Execute) -> Batch:
         refs = execute.inputs
         on_device = execute.devices[0].inputs if execute.devices else ()
-        return Batch(
-            {
+        try:
+            inputs = {
                 ref.name: self._joined(ref, execute)
                 if ref.name in on_device
                 else received.array(ref)
                 for ref in refs
-            },
+            }
+        except BaseException:
+            self._device.end_unopened_inputs(execute.devices)
+            raise
+        return Batch(
+            inputs,
             execute.rows,
             wanted_by_any(execute, self._output_names),
             shapes={ref.name: ref.shapes for ref in refs if ref.shapes},
@@ -339,17 +344,21 @@ class BatchExecution:
         times_ns: tuple[int, int],
         payload: Payload,
     ) -> ResponsesFrame:
-        items = [
-            answers.make_item(
-                payload,
-                execute.batch,
-                position,
-                response,
-                execute.outputs.get(position, self._output_names),
-                has_shared=bool(execute.device_wishes),
-            )
-            for position, response in enumerate(responses)
-        ]
+        try:
+            items = [
+                answers.make_item(
+                    payload,
+                    execute.batch,
+                    position,
+                    response,
+                    execute.outputs.get(position, self._output_names),
+                    has_shared=bool(execute.device_wishes),
+                )
+                for position, response in enumerate(responses)
+            ]
+        except BaseException:
+            self._device.take_back_responses(responses)
+            raise
         return ResponsesFrame(*times_ns, items, returned_batch=execute.batch)
 
     def _allocate(self, size: int) -> NDArray[np.uint8] | None:

@@ -136,12 +136,16 @@ class BatchRegistry(OpenBatches["BatchRun"]):
 class BatchRun(ResponseWindows):
     """One batch, from its arrival to the last response to its requests."""
 
-    __slots__ = ("_closed", "_is_ended", "_is_returned", "_runs", "execute", "started_ns")
+    __slots__ = (
+        "_closed", "_is_ended", "_is_returned", "_runs", "execute", "has_device", "started_ns",
+    )  # fmt: skip
 
     def __init__(self, runs: BatchRegistry, execute: Execute, started_ns: int) -> None:
         super().__init__()
         self.execute = execute
         self.started_ns = started_ns
+        # Some outputs may belong into GPU memory.
+        self.has_device = bool(execute.devices or execute.device_wishes)
         self._runs = runs
         self._closed: set[int] = set()
         self._is_returned = False
@@ -213,9 +217,7 @@ class BatchRun(ResponseWindows):
             raise TritonModelException(SENDER_CLOSED)
         window = None
         is_first = False
-        execute = self.execute
-        has_device = bool(execute.devices or execute.device_wishes)
-        if response is not None and has_device:
+        if response is not None and self.has_device:
             response = self.placed(position, response)
         if response is not None and runs.is_decoupled:
             window = self._windows.get(position) or self._window(position)
@@ -223,7 +225,7 @@ class BatchRun(ResponseWindows):
             if not window.is_open and not window.is_satisfied():
                 self._wait_for_client(window)
             packed = None
-            if not is_final and not has_device:
+            if not is_final and not self.has_device:
                 packed = pack_small(response, self.names(position))
             if packed is not None:
                 window.spend(packed[2])
@@ -260,15 +262,21 @@ class BatchRun(ResponseWindows):
         payload: Payload,
     ) -> ResponseItem:
         batch = self.execute.batch
-        item = make_item(
-            payload,
-            batch,
-            position,
-            response,
-            self.names(position),
-            is_final=is_final,
-            has_shared=bool(self.execute.device_wishes),
-        )
+        has_shared = bool(self.execute.device_wishes)
+        try:
+            item = make_item(
+                payload,
+                batch,
+                position,
+                response,
+                self.names(position),
+                is_final=is_final,
+                has_shared=has_shared,
+            )
+        except BaseException:
+            if has_shared:
+                self._runs.device.take_back_responses([response])
+            raise
         if window is not None:
             window.spend(sum([ref.size for ref in item.outputs or ()]))
         return item

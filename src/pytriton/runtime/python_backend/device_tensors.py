@@ -131,6 +131,17 @@ class DeviceTensors:
             for position in range(count)
         ]
 
+    def end_unopened(self, places: Iterable[DevicePlace]) -> None:
+        """Give back what was lent and will not be used; before a model sees any of it."""
+        for place in places:
+            if place.lease and not self._regions.has_lease(place.lease):
+                self._end_lease(place.lease)
+
+    def end_unopened_inputs(self, uses: Mapping[int, DeviceUse]) -> None:
+        """The same for the inputs of a batch."""
+        for use in uses.values():
+            self.end_unopened(use.inputs.values())
+
     def output(self, ref: TensorRef, place: DevicePlace) -> Tensor:
         """Returns an output of a called model that is in GPU memory.
 
@@ -253,7 +264,10 @@ class DeviceTensors:
     def _export(self, array: DeviceArray, gpu: bytes) -> DeviceExport:
         found = self._regions.lease_at(array)
         if found is not None:
-            wait_for_device(array)  # the model may have written to it
+            try:
+                wait_for_device(array)  # the model may have written to it
+            except ServerError as error:
+                raise NotShareableError(DRIVER_ERROR) from error
             lease, offset = found
             return DeviceExport(0, array.nbytes, offset, lease=lease)
         if self._regions.is_open_at(array):
@@ -269,9 +283,14 @@ class DeviceTensors:
 
     def take_back(self, tensors: Iterable[Tensor]) -> None:
         """Give up tensors that were to be sent, and were not."""
-        arrays = [tensor.to_wire()[2] for tensor in tensors if not tensor.is_cpu()]
-        exports = [each.export for each in arrays if isinstance(each, SharedArray)]
-        self._exports.release([export.block for export in exports if export.block])
+        exports = exports_of(tensors) or {}
+        self._exports.release([export.block for export in exports.values() if export.block])
+
+    def take_back_responses(self, responses: Iterable[InferenceResponse | None]) -> None:
+        """The same for the outputs of responses."""
+        for response in responses:
+            if response is not None:
+                self.take_back(response.tensors)
 
     # What the server says
 

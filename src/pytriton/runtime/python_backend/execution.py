@@ -22,6 +22,7 @@ from pytriton.runtime.pb_utils.request import (
 from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.runtime.python_backend import answers
 from pytriton.runtime.python_backend.batch_run import BatchRun
+from pytriton.runtime.python_backend.device_tensors import exports_of
 from pytriton.runtime.python_backend.failure_text import RuleError
 from pytriton.runtime.transport.frames import (
     BatchFailure,
@@ -51,8 +52,21 @@ _NO_DETAILS = RequestDetails()
 def make_requests(received: Received, run: BatchRun, runs: BatchRegistry) -> list[InferenceRequest]:
     """Returns the requests of a batch, in order."""
     execute = run.execute
-    count = len(execute.rows)
-    is_cut = count > 1 and runs.is_batching
+    try:
+        columns = _columns(received, execute, runs)
+    except BaseException:
+        runs.device.end_unopened_inputs(execute.devices)
+        raise
+    inputs: Iterable[Sequence[Tensor]]
+    inputs = zip(*columns, strict=True) if columns else [()] * len(execute.rows)
+    return InferenceRequest.received(
+        run, inputs, runs.output_names, execute.outputs, _fields_of(execute)
+    )
+
+
+def _columns(received: Received, execute: Execute, runs: BatchRegistry) -> list[list[Tensor]]:
+    """Returns each input as the tensors of all requests."""
+    is_cut = len(execute.rows) > 1 and runs.is_batching
     on_device = execute.devices[0].inputs if execute.devices else ()
     columns = []
     for ref in execute.inputs:
@@ -64,10 +78,7 @@ def make_requests(received: Received, run: BatchRun, runs: BatchRegistry) -> lis
         if is_cut:
             parts = _cut_ragged(array, ref.shapes) if ref.shapes else _cut(array, execute.rows)
         columns.append(Tensor.of_arrays(ref.name, parts))
-    inputs: Iterable[Sequence[Tensor]] = zip(*columns, strict=True) if columns else [()] * count
-    return InferenceRequest.received(
-        run, inputs, runs.output_names, execute.outputs, _fields_of(execute)
-    )
+    return columns
 
 
 def _fields_of(execute: Execute) -> dict[int, RequestFields]:
@@ -215,12 +226,14 @@ class ModelExecution:
         run, execute = call.run, call.run.execute
         responses = answers.returned_responses(call.result, call.requests)
         columns = None
-        if execute.devices or execute.device_wishes:
+        has_shared = False
+        if run.has_device:
             responses = [
                 None if each is None else run.placed(position, each)
                 for position, each in enumerate(responses)
             ]
-        if not execute.device_wishes:  # else outputs may be in several places
+            has_shared = any(each is not None and exports_of(each.tensors) for each in responses)
+        if not has_shared:  # else outputs are in several places
             columns = answers.batch_outputs(responses, call.requests, execute.rows)
         if columns is None:
             self._return(call, responses)
@@ -268,21 +281,26 @@ class ModelExecution:
         """Returns the frame; a response of None means that the request is to be executed again."""
         batch = run.execute.batch
         has_shared = bool(run.execute.device_wishes)
-        items = [
-            answers.make_item(
-                payload, batch, position, response, run.names(position), has_shared=has_shared
-            )
-            if response is not None
-            else ResponseItem(batch, position, is_rescheduled=True)
-            for position, response in answered
-        ]
+        try:
+            items = [
+                answers.make_item(
+                    payload, batch, position, response, run.names(position), has_shared=has_shared
+                )
+                if response is not None
+                else ResponseItem(batch, position, is_rescheduled=True)
+                for position, response in answered
+            ]
+        except BaseException:
+            if has_shared:
+                self._runs.device.take_back_responses([response for _, response in answered])
+            raise
         return ResponsesFrame(*times_ns, items, returned_batch=returned_batch)
 
     def _fail(self, call: _ExecuteCall, error: BaseException) -> None:
         """Fail the open requests of a batch; responses that senders hold are sent before."""
         run = call.run
         times_ns = (run.started_ns, time.monotonic_ns())
-        if not isinstance(error, InvalidArgumentError):  # else it is the client's: see `device`
+        if not isinstance(error, InvalidArgumentError):  # else it is the client's region
             self._runtime.log_failure(error)
         held = []
         for position, request in enumerate(call.requests):

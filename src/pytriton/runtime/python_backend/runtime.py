@@ -175,6 +175,8 @@ class BlsCall(MessageInbox):
             while True:
                 reply = self.messages.popleft().frame
                 assert isinstance(reply, InferReply)
+                if reply.device is not None and self._device is not None:
+                    self._device.end_unopened(reply.device.values())
                 if reply.is_final:
                     self._end()
                 else:
@@ -304,6 +306,8 @@ def _response(
         ]
     except ServerError as error:  # there was no room for them, or GPU memory cannot be opened
         failure = TritonError(error.message, error.code)
+        if device is not None:
+            device.end_unopened(places.values())
     return InferenceResponse.received(tensors, failure, reply.parameters)
 
 
@@ -348,7 +352,7 @@ class WorkerRuntime:
         self._fork_socket = fork_socket
         self._connection: ServerConnection | None = connection
         self._own_connection = connection  # not that of a process that it has forked
-        self.device: DeviceTensors | None = None
+        self.device: DeviceTensors | None = None  # None: calls have no tensors in GPU memory
         # Whether models take GPU memory: when that was asked for, on which device, or why not.
         self._takings: dict[tuple[str, int], tuple[float, bytes, str]] = {}
         self._connecting = threading.Lock()

@@ -333,7 +333,7 @@ class ModelWorker:
         )
         connection.handlers[DropRegions] = device.on_drop
         connection.handlers[ReleaseExports] = device.on_release
-        self._runtime.device = device
+        self._runtime.device = device if frame.has_gpus else None
         runs = BatchRegistry(
             connection.outbox,
             connection.mailbox,

@@ -80,6 +80,7 @@ class Initialize(FrameBase, tag="initialize"):
     model_directory: str = ""  # of `get_model_dir`; "": that of the file
     polling_cores: int = 0  # of a worker that may poll for its next batch; 0: it must not
     device_polling_cores: int = 0  # the same, after it had a request with tensors in GPU memory
+    has_gpus: bool = False  # of models on the server's machine: there are GPUs for them
     # On another machine: how its files can be there, for the error if they are not. Then the path
     # of a file in this package begins with `PACKAGE_FILE`, as the package may be elsewhere there.
     sharing: str = ""

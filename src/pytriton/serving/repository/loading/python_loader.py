@@ -318,6 +318,7 @@ class PythonLoader:
             backend_config=self._backend_settings(code.backend),
             polling_cores=0 if plan.on_ray else allowed_cores_of_workers(),
             device_polling_cores=0 if plan.on_ray else allowed_cores_of_device_workers(),
+            has_gpus=bool(plan.gpu_ids) and not plan.on_ray,
             sharing=plan.sharing if plan.on_ray else "",
         )
 
