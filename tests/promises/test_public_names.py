@@ -65,7 +65,7 @@ SIGNATURES = {
     "pytriton.triton.RemoteTriton": "url workspace access_token",
     "pytriton.triton.TritonLifecyclePolicy": "launch_triton_on_startup local_model_store",
     "pytriton.triton.TritonSecurityConfig": "access_token restricted_endpoints",
-    "pytriton.model_config.Tensor": "shape dtype name optional",
+    "pytriton.model_config.Tensor": "shape dtype name optional device",  # the last is ours
     "pytriton.model_config.ModelConfig": "batching max_batch_size batcher response_cache decoupled "
     "model_warmup sequence rate_limiter openai",  # the last three are ours
     "pytriton.model_config.DynamicBatcher": "max_queue_delay_microseconds preferred_batch_size "
