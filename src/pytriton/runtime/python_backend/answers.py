@@ -17,7 +17,7 @@ from pytriton.runtime.cuda.device_array import DeviceArray, write_to_host
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.request import RELEASE_RESCHEDULE
 from pytriton.runtime.pb_utils.response import InferenceResponse
-from pytriton.runtime.pb_utils.tensor import Tensor
+from pytriton.runtime.pb_utils.tensor import DeviceTensor, Tensor
 from pytriton.runtime.python_backend.device_tensors import exports_of
 from pytriton.runtime.python_backend.failure_text import RuleError, describe
 from pytriton.runtime.transport.arena import find_unshared_remote_block
@@ -97,7 +97,7 @@ def add_batch_output(payload: Payload, tensors: Sequence[Tensor], row_count: int
         return TensorRef(first.name(), dtype.number, shape, offset, size, block, pieces)
     arrays = [tensor._array for tensor in tensors]  # noqa: SLF001  see `_are_alike`
     size = math.prod(shape) * array.itemsize
-    if DeviceArray in map(type, arrays):
+    if DeviceTensor.was_made and DeviceArray in map(type, arrays):
         block, offset = _add_from_device(payload, arrays, size)
         return TensorRef(first.name(), dtype.number, shape, offset, size, block)
     if size <= INLINE_TENSOR_BYTES and dtype is not BF16:

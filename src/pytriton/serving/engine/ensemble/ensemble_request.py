@@ -131,7 +131,7 @@ class EnsembleRequest:
 
     def device_wish(self, step: Step) -> DeviceWish | None:
         """Returns which outputs of a step the steps after it take in GPU memory."""
-        return self._owner.device_wish(self.plan, step) if device_regions.has_keeping() else None
+        return self._owner.device_wish(self.plan, step)
 
     def fail(self, error: ServerError) -> None:
         """End with an error; steps that still run are cancelled, and their answers dropped."""
@@ -251,6 +251,7 @@ class RunningStep:
         self.model: ManagedModel | None = None  # set when it is submitted
         inference = request.inference
         whole, step = inference.request, call.step
+        may_share = device_regions.has_keeping()
         self.inference = Inference(
             InferRequest(
                 model_name=step.model_name,
@@ -266,8 +267,8 @@ class RunningStep:
                 received_ns=time.monotonic_ns(),
                 call_depth=whole.call_depth,
                 principal=whole.principal,
-                device=use_of(call.inputs) if device_regions.has_keeping() else None,
-                device_wish=request.device_wish(step),
+                device=use_of(call.inputs) if may_share else None,
+                device_wish=request.device_wish(step) if may_share else None,
             ),
             self,
             is_paused=step.decoupled and request.is_paused,

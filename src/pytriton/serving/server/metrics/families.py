@@ -30,7 +30,6 @@ from pytriton.serving.repository.services.custom_metrics import CustomMetrics
 from pytriton.serving.server.api.documents import ReportedModel
 from pytriton.serving.server.metrics.access_families import families as access_families
 from pytriton.serving.server.metrics.cluster_families import CLUSTER_NAMES
-from pytriton.serving.server.metrics.device_tensor_families import device_tensor_families
 from pytriton.serving.server.metrics.exposition import (
     KINDS,
     OPEN_END,
@@ -51,6 +50,7 @@ from pytriton.serving.server.metrics.machine import (
     accepting_families,
     certificate_families,
     cpu_families,
+    device_tensor_families,
     gpu_families,
     gpu_process_families,
     limit_families,
