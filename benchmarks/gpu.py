@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -109,6 +109,14 @@ MODELS = {
         CONFIG.format(batch=0, more=""),
     ),
 }
+# As most models have it: the input as a tensor of torch, and an output of torch.
+REGION_WITH_TORCH = (
+    model(
+        'return pb_utils.Tensor.from_dlpack("Y", torch.from_dlpack(x))',
+        top="import torch",
+    ),
+    CONFIG.format(batch=0, more=ON_DEVICE),
+)
 TORCH_MODELS = {
     "gpu": (
         model(
@@ -126,7 +134,12 @@ class Server:
     """A server with the models, until `stop`."""
 
     def __init__(
-        self, folder: pathlib.Path, models: dict[str, tuple[str, str]], *, stand_in: bool
+        self,
+        folder: pathlib.Path,
+        models: dict[str, tuple[str, str]],
+        *,
+        stand_in: bool,
+        flags: Sequence[str] = (),
     ) -> None:
         for name, (source, config) in models.items():
             version = folder / "models" / name / "1"
@@ -148,6 +161,7 @@ class Server:
                 f"--grpc-port={self.grpc_port}",
                 f"--metrics-port={self.metrics_port}",
                 "--allow-client-shm=true",
+                *flags,
             ],
             stdout=self._log,
             stderr=subprocess.STDOUT,
@@ -162,7 +176,7 @@ class Server:
                 urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/v2/health/ready")
                 return
             time.sleep(0.1)
-        raise SystemExit(f"the server is not ready:\n{self._log_path.read_text()[-3000:]}")
+        raise SystemExit(f"the server is not ready:\n{self._log_path.read_text()[-9000:]}")
 
     def address(self, protocol: str) -> Address:
         """Where requests go."""
@@ -578,7 +592,7 @@ def main(arguments: list[str] | None = None) -> None:
         http_port, grpc_port, name = options.client.split(",")
         be_client(_Ports(int(http_port), int(grpc_port)), name)
     if options.stand_in and STAND_IN not in os.environ:
-        _run_with_stand_in()
+        run_with_stand_in("benchmarks.gpu")
     rows = [name for name in options.only.split(",") if name in ROWS]
     if options.stand_in:
         rows = [name for name in rows if name not in NEED_TORCH]
@@ -600,13 +614,13 @@ def main(arguments: list[str] | None = None) -> None:
                 pathlib.Path(options.json).write_text(json.dumps(figures.values, indent=1))
 
 
-def _run_with_stand_in() -> None:
+def run_with_stand_in(module: str) -> None:
     """Begin anew where the library that stands for the driver is found."""
     from tests.cuda.fake_library import environment  # noqa: PLC0415
 
     more = {STAND_IN: "1", "CUDA_VISIBLE_DEVICES": "0"}
     variables = {**environment(), **more, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    command = [sys.executable, "-m", "benchmarks.gpu", *sys.argv[1:]]
+    command = [sys.executable, "-m", module, *sys.argv[1:]]
     raise SystemExit(subprocess.run(command, env=variables, check=False).returncode)
 
 
