@@ -8,9 +8,11 @@ while ours keep the `Tensor` alive. So this module defines the C structures of t
 from __future__ import annotations
 
 import ctypes
+import functools
+import struct
 from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +25,7 @@ from pytriton.runtime.pb_utils.failures import TritonModelException
 CPU_DEVICE = (1, 0)
 _GPU = 2
 _HOST = frozenset({1, 3})  # normal and pinned memory
-_LEGACY_STREAM = 1  # the GPU stream that synchronises with all others
+LEGACY_STREAM = 1  # the GPU stream that synchronises with all others
 _UNUSED_NAME = b"dltensor"
 _USED_NAME = b"used_dltensor"
 
@@ -35,33 +37,44 @@ _DATATYPES = {
     for row in dtypes.BY_NUMBER.values()
     if row not in (dtypes.BYTES, dtypes.BF16)
 } | {(_BFLOAT, 16): dtypes.BF16}
+# Code and bits by numpy's dtype. Not bfloat16, whose package is imported only where it is used.
+_TYPE_CODES = {row.numpy: code for code, row in _DATATYPES.items() if row is not dtypes.BF16}
 
 
-class _DLTensor(ctypes.Structure):
-    """`DLTensor`, with the fields of device and datatype inlined."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
+# `DLManagedTensor`: data, device (type and number), number of dimensions, datatype (code, bits and
+# lanes), addresses of shape and strides, offset of the data; then a pointer for the producer and the
+# function to call when the memory is no longer needed. Packed and unpacked at once, as each field of
+# a structure of ctypes takes as long as all of them do so.
+_MANAGED = struct.Struct("@PiiiBBHPPQPP")
 
 
-class _ManagedTensor(ctypes.Structure):
-    """`DLManagedTensor`: a tensor, and the function to call when its memory is no longer needed."""
+@functools.cache
+def _export_layout(ndim: int) -> tuple[struct.Struct, type[ctypes.Array[ctypes.c_char]]]:
+    """Returns the layout of what is exported, with the shape behind it, and memory for that."""
+    layout = struct.Struct(f"{_MANAGED.format}{ndim}q")
+    return layout, ctypes.c_char * layout.size
 
-    _fields_ = (
-        ("tensor", _DLTensor),
-        ("manager_ctx", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-    )
+
+@functools.cache
+def _shape_layout(ndim: int) -> struct.Struct:
+    return struct.Struct(f"@{ndim}q")
+
+
+class _Foreign(NamedTuple):
+    """The fields of an imported `DLManagedTensor`."""
+
+    data: int
+    device_type: int
+    device_id: int
+    ndim: int
+    code: int
+    bits: int
+    lanes: int
+    shape: int
+    strides: int
+    byte_offset: int
+    context: int
+    deleter: int
 
 
 _DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # may be called by a thread without the GIL
@@ -104,6 +117,8 @@ def _destroy(
 _DELETE_EXPORT = _DELETER(_drop_export)
 _DESTROY_CAPSULE = _DESTRUCTOR(_destroy)
 # Capsules hold only pointers to these objects, so they must never be freed.
+_DELETER_ADDRESS = ctypes.cast(_DELETE_EXPORT, ctypes.c_void_p).value or 0
+_DESTRUCTOR_ADDRESS = ctypes.cast(_DESTROY_CAPSULE, ctypes.c_void_p).value or 0
 for _needed in (_DELETE_EXPORT, _DESTROY_CAPSULE, _UNUSED_NAME, _USED_NAME):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_needed))
 
@@ -119,23 +134,33 @@ def export_capsule(owner: object, array: NDArray[Any] | DeviceArray) -> Any:
     Raises:
         TritonModelException: The array contains strings.
     """
-    if array.dtype.kind in "OS":
-        raise TritonModelException("DLPack does not have support for string tensors.")
-    is_bfloat = array.dtype.name == "bfloat16"
-    managed = _ManagedTensor()
-    shape = (ctypes.c_int64 * array.ndim)(*array.shape)
-    tensor = managed.tensor
-    tensor.data = array.address if isinstance(array, DeviceArray) else array.ctypes.data
-    tensor.device_type, tensor.device_id = device_of(array)
-    tensor.ndim = array.ndim
-    tensor.code = _BFLOAT if is_bfloat else _CODES[array.dtype.kind]
-    tensor.bits = array.dtype.itemsize * 8
-    tensor.lanes = 1
-    tensor.shape = shape
-    managed.deleter = ctypes.cast(_DELETE_EXPORT, ctypes.c_void_p)
-    address = ctypes.addressof(managed)
-    _exported[address] = (managed, shape, array, owner)
-    return _new_capsule(address, _UNUSED_NAME, ctypes.cast(_DESTROY_CAPSULE, ctypes.c_void_p))
+    kind = _TYPE_CODES.get(array.dtype)
+    if kind is None:
+        if array.dtype.kind in "OS":
+            raise TritonModelException("DLPack does not have support for string tensors.")
+        kind = (_BFLOAT, 16)  # all others are in the table
+    on_device = isinstance(array, DeviceArray)
+    shape = array.shape
+    layout, memory_type = _export_layout(len(shape))
+    memory = memory_type()
+    address = ctypes.addressof(memory)
+    layout.pack_into(
+        memory,
+        0,
+        array.address if on_device else array.ctypes.data,
+        *((_GPU, array.device) if on_device else CPU_DEVICE),
+        len(shape),
+        *kind,
+        1,  # lanes
+        address + _MANAGED.size,
+        0,  # no strides: it is contiguous
+        0,
+        0,
+        _DELETER_ADDRESS,
+        *shape,
+    )
+    _exported[address] = (memory, array, owner)
+    return _new_capsule(address, _UNUSED_NAME, _DESTRUCTOR_ADDRESS)
 
 
 def import_array(source: Any) -> NDArray[Any]:
@@ -174,11 +199,11 @@ def import_tensor(source: Any) -> NDArray[Any] | DeviceArray:
             f" 'dltensor', got {source!r}"
         )
     address = _capsule_pointer(capsule, _UNUSED_NAME)
-    managed = _ManagedTensor.from_address(address)
-    dtype = _checked_dtype(managed.tensor)
-    shape = _checked_shape(managed.tensor)
+    tensor = _Foreign._make(_MANAGED.unpack(ctypes.string_at(address, _MANAGED.size)))
+    dtype = _checked_dtype(tensor)
+    shape = _checked_shape(tensor)
     _rename_capsule(capsule, _USED_NAME)
-    array = _array_over(_ForeignMemory(address), managed.tensor, dtype, shape)
+    array = _array_over(_ForeignMemory(address, tensor.deleter), tensor, dtype, shape)
     if isinstance(array, DeviceArray):
         array.order = order
     return array
@@ -187,18 +212,21 @@ def import_tensor(source: Any) -> NDArray[Any] | DeviceArray:
 class _ForeignMemory:
     """The memory of an imported tensor; tells its library when the last array on it is gone."""
 
-    def __init__(self, address: int) -> None:
+    def __init__(self, address: int, deleter: int) -> None:
         self._address = address
+        self._deleter = deleter  # 0: there is none
         self.__array_interface__: dict[str, Any] = {}
 
     def __del__(
         self,
-        managed_tensor: type[_ManagedTensor] = _ManagedTensor,
         as_function: Callable[..., Any] = _DELETER,
+        own_deleter: int = _DELETER_ADDRESS,
+        drop_export: Callable[[int], None] = _drop_export,
     ) -> None:
-        deleter = managed_tensor.from_address(self._address).deleter
-        if deleter:
-            as_function(deleter)(self._address)
+        if self._deleter == own_deleter:
+            drop_export(self._address)
+        elif self._deleter:
+            as_function(self._deleter)(self._address)
 
 
 def _capsule_of(source: Any) -> Any:
@@ -210,7 +238,7 @@ def _capsule_of(source: Any) -> Any:
         )
     device_type = int(source.__dlpack_device__()[0])
     _check_device(device_type)
-    return source.__dlpack__(stream=_LEGACY_STREAM) if device_type == _GPU else source.__dlpack__()
+    return source.__dlpack__(stream=LEGACY_STREAM) if device_type == _GPU else source.__dlpack__()
 
 
 def _check_device(device_type: int) -> None:
@@ -221,7 +249,7 @@ def _check_device(device_type: int) -> None:
         )
 
 
-def _checked_dtype(tensor: _DLTensor) -> dtypes.DataType:
+def _checked_dtype(tensor: _Foreign) -> dtypes.DataType:
     _check_device(tensor.device_type)
     dtype = _DATATYPES.get((tensor.code, tensor.bits))
     if dtype is None or tensor.lanes != 1:
@@ -232,12 +260,14 @@ def _checked_dtype(tensor: _DLTensor) -> dtypes.DataType:
     return dtype
 
 
-def _checked_shape(tensor: _DLTensor) -> tuple[int, ...]:
-    shape = tuple(tensor.shape[: tensor.ndim])
+def _checked_shape(tensor: _Foreign) -> tuple[int, ...]:
+    layout = _shape_layout(tensor.ndim)
+    shape = layout.unpack(ctypes.string_at(tensor.shape, layout.size))
     if tensor.strides and 0 not in shape:
+        strides = layout.unpack(ctypes.string_at(tensor.strides, layout.size))
         expected = 1
         for axis in reversed(range(tensor.ndim)):
-            if shape[axis] != 1 and tensor.strides[axis] != expected:
+            if shape[axis] != 1 and strides[axis] != expected:
                 raise TritonModelException(
                     "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are"
                     " stored in C-Order are supported."
@@ -247,7 +277,7 @@ def _checked_shape(tensor: _DLTensor) -> tuple[int, ...]:
 
 
 def _array_over(
-    memory: _ForeignMemory, tensor: _DLTensor, dtype: dtypes.DataType, shape: tuple[int, ...]
+    memory: _ForeignMemory, tensor: _Foreign, dtype: dtypes.DataType, shape: tuple[int, ...]
 ) -> NDArray[Any] | DeviceArray:
     if not prod(shape):
         return np.empty(shape, dtype.numpy)
