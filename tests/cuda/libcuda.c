@@ -172,6 +172,12 @@ int cuCtxSetCurrent(void *context) {
     LEAVE(0);
 }
 
+int cuCtxGetCurrent(void **context) {
+    ENTER(0);
+    *context = depth == 0 ? NULL : (void *)(uintptr_t)stack[depth - 1];
+    LEAVE(0);
+}
+
 int cuCtxGetDevice(int *number) {
     ENTER(1);
     *number = stack[depth - 1] - 1;

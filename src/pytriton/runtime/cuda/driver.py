@@ -69,6 +69,7 @@ _PARAMETERS: dict[str, tuple[Any, ...]] = {
     "cuCtxPushCurrent_v2": (_POINTER,),
     "cuCtxPopCurrent_v2": (_POINTER,),
     "cuCtxSetCurrent": (_POINTER,),
+    "cuCtxGetCurrent": (_POINTER,),
     "cuCtxSynchronize": (),
     "cuStreamSynchronize": (_POINTER,),
     "cuStreamWaitEvent": (_POINTER, _POINTER, _UINT),
@@ -204,6 +205,7 @@ class LibraryDriver:
         self._library = library
         self._functions: dict[str, Any] = {}
         self._handles: dict[int, int] = {}  # of devices, by their numbers
+        self._contexts: dict[int, int | None] = {}  # the primary ones seen last, by those handles
 
     def initialize(self) -> None:
         """Initialise CUDA in this process, unless that was done before."""
@@ -224,9 +226,17 @@ class LibraryDriver:
     def using(self, device: int) -> contextlib.AbstractContextManager[None]:
         return _CurrentContext(self, self._device(device))
 
-    def push_context(self, handle: int) -> None:
-        """Make the primary context of a device current; `pop_context` undoes it."""
+    def push_context(self, handle: int) -> bool:
+        """Make the primary context of a device current; returns whether it was not yet.
+
+        If so, `pop_context` undoes it.
+        """
         context = _POINTER()
+        known = self._contexts.get(handle)
+        if known is not None:  # on threads that use CUDA themselves, it usually is
+            self._call("cuCtxGetCurrent", ctypes.byref(context))
+            if context.value == known:
+                return False
         # Retained each time: a program may reset its device, which ends the context.
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), handle)
         try:
@@ -234,6 +244,8 @@ class LibraryDriver:
         except BaseException:
             self._function("cuDevicePrimaryCtxRelease_v2")(handle)
             raise
+        self._contexts[handle] = context.value
+        return True
 
     def pop_context(self, handle: int) -> None:
         """Restore the context that was current before. What fails here has failed before."""
@@ -391,17 +403,18 @@ class _CurrentContext:
     It is used with each tensor, and takes half as long as a generator would.
     """
 
-    __slots__ = ("_driver", "_handle")
+    __slots__ = ("_driver", "_handle", "_is_pushed")
 
     def __init__(self, driver: LibraryDriver, handle: int) -> None:
         self._driver = driver
         self._handle = handle
 
     def __enter__(self) -> None:
-        self._driver.push_context(self._handle)
+        self._is_pushed = self._driver.push_context(self._handle)
 
     def __exit__(self, *_: object) -> None:
-        self._driver.pop_context(self._handle)
+        if self._is_pushed:
+            self._driver.pop_context(self._handle)
 
 
 def find_loaded() -> Driver | None:

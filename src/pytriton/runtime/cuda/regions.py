@@ -50,10 +50,10 @@ def _words(place: DevicePlace) -> str:
 class OpenRegion:
     """A region that this process has opened; it is closed when nothing refers to it any more."""
 
-    __slots__ = ("_driver", "_has_context", "_words", "address", "device", "size")
+    __slots__ = ("_has_context", "_words", "address", "device", "driver", "size")
 
     def __init__(self, driver: Driver, place: DevicePlace) -> None:
-        self._driver = driver
+        self.driver = driver
         self.device = place.device
         self._words = _words(place)
         self.address = 0  # until it is open
@@ -80,10 +80,10 @@ class OpenRegion:
     def __del__(self) -> None:
         try:
             if self.address:
-                with self._driver.using(self.device):
-                    self._driver.close_memory(self.address)
+                with self.driver.using(self.device):
+                    self.driver.close_memory(self.address)
             if self._has_context:
-                self._driver.release_context(self.device)
+                self.driver.release_context(self.device)
         except CudaError as error:
             logger.warning("%s cannot be closed: %s", self._words, error)
 
@@ -228,7 +228,7 @@ class OpenRegions:
             )
         region = self._open(place)
         target = region.address + place.offset
-        driver = self._find_driver()
+        driver = region.driver
         try:
             if isinstance(array, DeviceArray):
                 with driver.using(array.device):
@@ -254,6 +254,9 @@ class OpenRegions:
         del dropped  # outside of the lock: closing calls the driver
 
     def _open(self, place: DevicePlace) -> OpenRegion:
+        region = self._regions.get(place.number)
+        if region is not None:
+            return region
         with self._lock:
             region = self._regions.get(place.number)
             if region is None:
@@ -266,14 +269,12 @@ class PlacedArray(DeviceArray):
 
     __slots__ = ()
 
+    nbytes = 0  # type: ignore[assignment]  # whatever the shape is
+
     @classmethod
     def of(cls, array: DeviceArray | NDArray[Any]) -> PlacedArray:
         """Returns what is sent in place of an output that was written."""
         return cls(0, 0, array.dtype, array.shape, None)
-
-    @property
-    def nbytes(self) -> int:
-        return 0
 
     def tobytes(self) -> bytes:
         return b""

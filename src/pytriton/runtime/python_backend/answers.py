@@ -42,6 +42,8 @@ def add_tensor(payload: Payload, tensor: Tensor) -> TensorRef:
     """Copy a tensor into the payload; the model may continue to use its array."""
     dtype, shape, array = tensor.to_wire()
     if isinstance(array, DeviceArray):
+        if not array.nbytes:  # those that the client or another model has already
+            return TensorRef(tensor.name(), dtype.number, shape, 0, 0)
         block, offset = _add_from_device(payload, [array], array.nbytes)
         return TensorRef(tensor.name(), dtype.number, shape, offset, array.nbytes, block)
     if dtype is BYTES:
