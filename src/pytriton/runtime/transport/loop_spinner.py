@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 
 SPIN_NS = 120_000  # a small bound function answers after 60 us, a small model.py after 100 us
 # A request with tensors in GPU memory has no bytes to carry, so that being woken is what it waits
-# for most. Its instance, and its client until the next one, need longer than those above.
-DEVICE_SPIN_NS = 500_000
+# for most. Its instance, and its client until the next one, need longer than those above. The process
+# of the model waits longest: for the client, its front end and the core. A time that is too short is
+# worse than none: each process that sleeps makes all others wait longer, so that they sleep as well.
+DEVICE_SPIN_NS = 1_000_000
 DEVICE_SPARE_CORES = 2  # for the client and the front end
 MESSAGE_SPIN_NS = 200_000  # a caller needs 90 us, and its program some, until its next request
 _SHORT_NS = 4_000
 _GAP_NS = 25_000  # a step takes 2 us; if one takes this long, another process got the core
+_GAP_SHARE = 8  # or as long as one of so many parts of the time, where that is more
 _MIN_PAUSE_NS = 1_000_000
 _MAX_PAUSE_NS = 1_000_000_000
 
@@ -132,12 +135,13 @@ def spin(
     # This thread and its peer have a core each, and no other thread waits for one.
     if machine.running_count() <= cores:
         end_ns = began_ns + spin_ns
+        gap_ns = max(_GAP_NS, spin_ns // _GAP_SHARE)
         while now_ns < end_ns:
             if machine.has_event():
                 is_success = now_ns - began_ns >= short_ns
                 break
             last_ns, now_ns = now_ns, machine.now_ns()
-            if now_ns - last_ns > _GAP_NS:
+            if now_ns - last_ns > gap_ns:
                 break
     policy.record(now_ns, is_success=is_success)
 
