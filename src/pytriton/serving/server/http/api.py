@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.columns import FormTable
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.reader import HttpRequest, RequestHead
+    from pytriton.serving.server.http.region_forms import RegionForms
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
     from pytriton.serving.server.tracing.tracing import TraceBeginner
@@ -92,7 +93,7 @@ class Resolved:
         self.route = route
         # How the body is read; otherwise why such requests always take the ordinary way.
         self.layout = layout
-        self.forms: FormTable | None = None  # those that were learned for the model
+        self.forms: FormTable | RegionForms | None = None  # those that were learned for the model
         self.principal = ""  # who sends such requests; empty: nobody that the server knows
 
 

@@ -22,6 +22,7 @@ from pytriton.serving.server.api.background import MEDIUM_BYTES
 from pytriton.serving.server.api.gatherer import ColumnSink, Iterations, can_be_columns
 from pytriton.serving.server.http.handler import HttpExchange
 from pytriton.serving.server.http.infer import InferExchange, respond_server_error
+from pytriton.serving.server.http.region_forms import RegionForms
 
 if TYPE_CHECKING:
     import asyncio
@@ -322,6 +323,7 @@ class FormLearner:
         # By the model, how clients write its version, and the encoding of their responses.
         self._tables: dict[tuple[str, int, str, str], FormTable] = {}
         self._learned_count = 0
+        self._regions = RegionForms(service)
 
     def learn(
         self,
@@ -330,7 +332,7 @@ class FormLearner:
         output_format: OutputFormat,
         body: Any,
         layout: BodyLayout,
-    ) -> FormTable | None:
+    ) -> FormTable | RegionForms | None:
         """Learn from a request in the ordinary way; returns how to serve the next ones like it.
 
         The request, which is not submitted yet, gets its path.
@@ -339,6 +341,8 @@ class FormLearner:
         form = request_form(request, output_format) if model.takes_columns else None
         if form is None:
             request.path = RequestPath.FORM if model.takes_columns else RequestPath.MODEL
+            if request.uses_regions:
+                return self._regions.learn(model, request, output_format, body, layout)
             return None
         table = self._table(spec, request.model_version, layout.encoding)
         request.path = RequestPath.NEW

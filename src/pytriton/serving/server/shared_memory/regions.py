@@ -143,12 +143,15 @@ class RegionTable:
 
     def __init__(self) -> None:
         self._regions: dict[str, Region | DeviceRegion] = {}
+        self.epoch = 0  # how often it was changed
 
     def add(self, region: Region | DeviceRegion) -> None:
+        self.epoch += 1
         self._regions[region.name] = region
 
     def remove(self, name: str) -> None:
         """Free a name. An unknown one is no error."""
+        self.epoch += 1
         self._regions.pop(name, None)
 
     def system_regions(self, name: str = "") -> list[Region]:
@@ -198,6 +201,10 @@ class RegionTable:
         """
         if name in self._regions:
             raise AlreadyExistsError(f"shared memory region '{name}' already in manager")
+
+    def is_device(self, name: str) -> bool:
+        """Returns whether a region is of GPU memory."""
+        return type(self._regions.get(name)) is DeviceRegion
 
     def find(self, place: RegionPlace) -> RegionSlice | DevicePlace:
         """Returns the part of a region that a tensor's parameters name.

@@ -119,6 +119,11 @@ class ClientSharedMemory:
 
     # Requests
 
+    @property
+    def table(self) -> RegionTable:
+        """The regions that are registered."""
+        return self._control.table
+
     def begin(
         self,
         request: InferRequest,
