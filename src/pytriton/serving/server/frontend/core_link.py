@@ -121,6 +121,7 @@ class CoreLink:
         # with 4 front ends on 16 cores, a twentieth more with 8.
         self._spinner = make_spinner(loop, short_ns=0)
         self._spin_policy = SpinPolicy()
+        self._request_policy = SpinPolicy()  # after the answer to a lone request with GPU memory
         self._spin_ns = SPIN_NS
         self._next_call = 1
         self._calls: dict[int, Inference] = {}
@@ -233,7 +234,10 @@ class CoreLink:
                 device,
             )
         )
-        self._flush_when_due()
+        if device is None:
+            self._flush_when_due()
+        else:
+            self.flush()  # such requests do not come in crowds, and gain nothing by company
 
     def submit_chunk(self, model: RemoteModel, members: Sequence[Inference]) -> None:
         """Send small requests at the end of this iteration of the event loop."""
@@ -403,7 +407,10 @@ class CoreLink:
         if isinstance(frame, Replies):
             # More replies are expected soon: polling is cheaper than sleeping and being woken.
             if self._spinner is not None and (self._calls or len(self._chunks)):
-                self._spinner.spin_soon(self._spin_policy, self._spin_ns)
+                policy = self._spin_policy
+                if self._spin_ns == DEVICE_SPIN_NS and len(self._calls) == 1:
+                    policy = self._request_policy  # what comes next is of the client
+                self._spinner.spin_soon(policy, self._spin_ns)
             for rows in frame.rows:
                 self._chunks.on_rows(received, rows)
             for item in frame.items:

@@ -48,8 +48,9 @@ class ReplyOutbox:
         is_final: bool,
         index: int = -1,
         cost: RequestCost | None = None,
+        at_once: bool = False,
     ) -> int:
-        """Add a response; returns the size of its tensors.
+        """Add a response; returns the size of its tensors. `at_once`: it waits for no others.
 
         Raises:
             UnavailableError: There is no memory for its tensors.
@@ -73,7 +74,12 @@ class ReplyOutbox:
             total += size
             self._bytes += size if not block else 0
         parameters = response.parameters
-        self._add(ReplyItem(call, refs, is_final, parameters=parameters, index=index, cost=cost))
+        item = ReplyItem(call, refs, is_final, parameters=parameters, index=index, cost=cost)
+        if at_once:
+            self._items.append(item)
+            self.flush()
+        else:
+            self._add(item)
         return total
 
     def add_burst(self, call: int, burst: ResponseBurst) -> None:

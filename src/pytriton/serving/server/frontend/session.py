@@ -324,6 +324,7 @@ class FrontEndSession:
         # The front end has validated the request: its model only queues it.
         inference = Inference(request, sink if trace is None else trace, trace, model)
         sink.inference = inference
+        sink.is_lone = item.device is not None
         if item.wants_cost:
             sink.cost = RequestCost()
             inference.trace = CostTrace(sink.cost, trace)
@@ -333,7 +334,8 @@ class FrontEndSession:
             now_ns = time.monotonic_ns()
             if model.quotas is not None:
                 model.quotas.admit(inference, now_ns)
-            model.submit(inference, now_ns)
+            # One with GPU memory shares no batch, so that it waits for no others.
+            model.submit(inference, now_ns, is_alone=item.device is not None)
         except Exception as error:  # noqa: BLE001  the client gets it
             reason = error_for_clients(error, f"it queued a request of {self._name}")
             shared.engine.turn_away(inference, reason, model)
@@ -472,11 +474,12 @@ class FrontEndSession:
 class FrontEndRequest:
     """One request of a front end: the sink of its responses, with flow control."""
 
-    __slots__ = ("_call", "_is_paused", "_session", "_window", "cost", "inference")
+    __slots__ = ("_call", "_is_paused", "_session", "_window", "cost", "inference", "is_lone")
 
     def __init__(self, session: FrontEndSession, call: int) -> None:
         self.inference: Inference | None = None
         self.cost: RequestCost | None = None  # None: the front end does not want to know it
+        self.is_lone = False  # its answer does not wait for others
         self._session = session
         self._call = call
         self._window: CreditWindow | None = None  # of a request with several responses
@@ -485,7 +488,9 @@ class FrontEndRequest:
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Send a response; raises ServerError if there is no memory for its tensors."""
         cost = self.cost if final else None
-        size = self._session.outbox.add_response(self._call, response, is_final=final, cost=cost)
+        size = self._session.outbox.add_response(
+            self._call, response, is_final=final, cost=cost, at_once=self.is_lone
+        )
         self._count(size, final=final)
 
     def on_burst(self, burst: ResponseBurst) -> None:
