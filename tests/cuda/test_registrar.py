@@ -318,6 +318,28 @@ def test_one_wait_for_the_gpu_is_enough_for_many_blocks(active, channels):
     assert len(theirs.tracker._released) == 20
 
 
+def test_lone_block_is_released_without_waiting_for_others(active, monkeypatch):
+    waits, released = [], []
+    monkeypatch.setattr(registration.time, "sleep", waits.append)
+    active.registrar.release_later(lambda: released.append(0))
+    active.settle()
+
+    assert released == [0]
+    assert waits == []
+
+
+def test_blocks_that_follow_soon_wait_for_others(active, monkeypatch):
+    waits, released = [], []
+    monkeypatch.setattr(registration.time, "sleep", waits.append)
+    monkeypatch.setattr(registration.time, "monotonic", lambda: 1000.0)
+    for number in range(2):
+        active.registrar.release_later(lambda number=number: released.append(number))
+        active.settle()
+
+    assert released == [0, 1]
+    assert waits == [pytest.approx(registration._GATHER_S)]
+
+
 def test_blocks_are_released_although_the_driver_is_dead(active, channels):
     ours, theirs = channels
     received = message_with_block(ours, theirs)

@@ -44,7 +44,8 @@ _SHARE = 4  # registered memory is at most one part of this many of the machine'
 # so on, at last after each of this many: 50 us for 256 large tensors.
 _MAX_INTERVAL = 256
 _STOP_DEADLINE_S = 1.0
-_GATHER_S = 0.001  # releases wait so long for others: to wait for the GPU takes 0.1 ms
+# From one wait for the GPU, which takes 0.1 ms, to the next: releases that come meanwhile share one.
+_GATHER_S = 0.001
 
 # The process or its context cannot use CUDA any more: nothing is registered, and nothing will be.
 _FATAL = frozenset(
@@ -215,6 +216,7 @@ class Registrar:
         self._book = RegistrationBook(self._limit_bytes)
         self._mappings: dict[int, weakref.ref[Mapping]] = {}
         self._markers: list[_Marker] = []
+        self._drained_s = 0.0  # when the GPU was waited for last
         self._page = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.uint8)  # see `Driver.drain`
 
     # What happens in the process
@@ -366,7 +368,10 @@ class Registrar:
         """
         events.append(self._events.get())
         if isinstance(events[0], _Release):
-            time.sleep(_GATHER_S)
+            # The first one does not wait: until it is released, its sender has to use other memory.
+            wait_s = self._drained_s + _GATHER_S - time.monotonic()
+            if wait_s > 0:
+                time.sleep(wait_s)
         while not self._events.empty():
             events.append(self._events.get())
         if any(isinstance(event, _Release) for event in events):
@@ -393,6 +398,7 @@ class Registrar:
         for device in driver.active_devices():
             with driver.using(device):
                 driver.drain(self._page.ctypes.data)
+        self._drained_s = time.monotonic()
 
     def _add(self, reference: weakref.ref[Mapping]) -> None:
         mapping = reference()
