@@ -315,3 +315,44 @@ def pending_count(server):
     prefix = 'nv_inference_pending_request_count{model="held"'
     lines = call(server.metrics_port, "/metrics").body.decode().splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith(prefix))
+
+
+def test_request_that_repeats_uses_the_memory_that_has_the_name_now(
+    client, protocol, device, regions
+):
+    for start in range(4):
+        device.write(regions["in"], values(start))
+        infer(client, protocol, "device")
+    client.unregister_cuda_shared_memory("in")
+    client.unregister_cuda_shared_memory("out")
+    source, target = (register(client, device, name) for name in ("in", "out"))
+    answers = []
+    for start in range(10, 14):
+        device.write(source, values(start))
+        answers.append(infer(client, protocol, "device").get_response())
+
+    assert np.array_equal(device.read(target, COUNT), values(13).ravel())
+    assert np.array_equal(device.read(regions["out"], COUNT), values(3).ravel())
+    assert all(answer == answers[0] for answer in answers)
+
+
+def test_request_that_repeats_is_refused_without_its_region(client, protocol, device, regions):
+    for _ in range(4):
+        infer(client, protocol, "device")
+    client.unregister_cuda_shared_memory("out")
+
+    with pytest.raises(InferenceServerException, match="shared memory region: 'out'"):
+        infer(client, protocol, "device")
+
+
+def test_answers_to_a_request_that_repeats_say_what_the_model_has_returned(server, device):
+    with server.http_client() as client:
+        register(client, device, "in")
+        register(client, device, "out")
+        rows = []
+        for _ in range(4):
+            for shape in ((1, COUNT), (2, COUNT // 2)):
+                rows.append(infer(client, "http", "device", shape=shape).get_output("Y")["shape"])
+        client.unregister_cuda_shared_memory()
+
+    assert rows == [[1, COUNT], [2, COUNT // 2]] * 4

@@ -81,6 +81,39 @@ def test_devices_count_as_active_once_something_uses_their_context():
     assert result == [[], [1], []]
 
 
+def test_context_that_is_current_is_not_made_so_again():
+    result = run(
+        """
+        library, driver = fake(), cuda_driver.load()
+        with driver.using(0):
+            with driver.using(0), driver.using(1):
+                during = driver.active_devices()
+            driver.allocate(256)  # which needs the context that was current before
+        pushed = library.fake_cuda_count(b"cuCtxPushCurrent_v2")
+        print(json.dumps([during, pushed, driver.active_devices()]))
+        """,
+        FAKE_CUDA_DEVICES="2",
+    )
+
+    assert result == [[0, 1], 2, []]
+
+
+def test_context_that_the_program_has_made_current_is_left_to_it():
+    result = run("""
+        library, driver = fake(), cuda_driver.load()
+        with driver.using(0):
+            pass
+        driver.make_current(0)
+        for _ in range(3):
+            with driver.using(0):
+                address = driver.allocate(256)
+        driver.free(address)  # it still is current
+        print(json.dumps(library.fake_cuda_count(b"cuCtxPushCurrent_v2")))
+    """)
+
+    assert result == 1
+
+
 def test_memory_is_registered_and_unregistered():
     result = run("""
         library, driver = fake(), cuda_driver.load()

@@ -83,6 +83,14 @@ def test_tensor_of_a_gpu_is_exported_as_it_is(driver):
         tensor.__dlpack__(dl_device=(1, 0))
 
 
+def test_tensor_of_a_gpu_gets_another_name_without_a_capsule(driver):
+    tensor = Tensor.from_dlpack("A", OnGpu(np.arange(4)))
+    renamed = Tensor.from_dlpack("B", tensor)
+
+    assert (renamed.name(), renamed.is_cpu()) == ("B", False)
+    assert renamed.to_wire()[2] is tensor.to_wire()[2]
+
+
 def test_tensor_of_a_gpu_keeps_what_it_is_made_from(driver):
     array = np.arange(6, dtype=np.float32)
     source = Tensor("A", array)

@@ -195,3 +195,12 @@ def test_closed_outbox_takes_no_burst(scene):
     scene.loop.run()
 
     assert scene.channel.sent == []
+
+
+def test_reply_that_waits_for_no_others_takes_along_those_before_it(scene):
+    scene.outbox.add_response(1, response(), is_final=True)
+    scene.outbox.add_response(2, response(), is_final=True, at_once=True)
+
+    assert scene.calls == [[1, 2]]
+    scene.loop.run()
+    assert scene.calls == [[1, 2]]
