@@ -198,7 +198,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self, watch: Callable[[types.ModuleType], None]) -> None:
         self._watch = watch
 
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:  # noqa: ARG002
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         """See `importlib.abc.MetaPathFinder`."""
         if not name.startswith("pytriton."):
             return None

@@ -24,3 +24,28 @@ def test_regions_and_kills_are_measured_without_a_gpu(tmp_path):
     assert figures["kills of workers, clients and regions"] == 3
     assert figures["CUDA shared memory, 1 MiB, http, 1 tritonclient"] > 0
     assert figures["CUDA shared memory, 16 MiB, grpc, 1 connection of the generator"] > 0
+
+
+@needs_compiler
+@pytest.mark.e2e
+@pytest.mark.parametrize("front_ends", [0, 2])
+def test_profile_follows_requests_through_all_processes(front_ends):
+    words = f"--stand-in --kib 4 --seconds 0.5 --front-ends {front_ends}"
+    command = [sys.executable, "-m", "benchmarks.gpu_profile", *words.split()]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    assert found.returncode == 0, found.stdout + found.stderr
+    stations = ["front: HTTP read", "core: send batch", "driver: copy on device", "client: request"]
+    assert all(f"  {each}" in found.stdout for each in stations), found.stdout
+    assert ("front: send to core" in found.stdout) == (front_ends > 0)
+
+
+@needs_compiler
+@pytest.mark.e2e
+def test_profile_counts_calls_of_each_process():
+    words = "--stand-in --kib 4 --calls --lines 3 --front-ends 2"
+    command = [sys.executable, "-m", "benchmarks.gpu_profile", *words.split()]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert found.stdout.count("calls for a request") == 3

@@ -349,10 +349,10 @@ def test_answers_to_a_request_that_repeats_say_what_the_model_has_returned(serve
     with server.http_client() as client:
         register(client, device, "in")
         register(client, device, "out")
-        rows = []
-        for _ in range(4):
-            for shape in ((1, COUNT), (2, COUNT // 2)):
-                rows.append(infer(client, "http", "device", shape=shape).get_output("Y")["shape"])
+        rows = [
+            infer(client, "http", "device", shape=shape).get_output("Y")["shape"]
+            for shape in ((1, COUNT), (2, COUNT // 2)) * 4
+        ]
         client.unregister_cuda_shared_memory()
 
     assert rows == [[1, COUNT], [2, COUNT // 2]] * 4

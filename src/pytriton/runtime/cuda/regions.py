@@ -269,7 +269,7 @@ class PlacedArray(DeviceArray):
 
     __slots__ = ()
 
-    nbytes = 0  # type: ignore[assignment]  # whatever the shape is
+    nbytes = 0  # whatever the shape is
 
     @classmethod
     def of(cls, array: DeviceArray | NDArray[Any]) -> PlacedArray:

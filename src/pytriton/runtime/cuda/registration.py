@@ -44,7 +44,7 @@ _SHARE = 4  # registered memory is at most one part of this many of the machine'
 # so on, at last after each of this many: 50 us for 256 large tensors.
 _MAX_INTERVAL = 256
 _STOP_DEADLINE_S = 1.0
-# From one wait for the GPU, which takes 0.1 ms, to the next: releases that come meanwhile share one.
+# From one wait for the GPU, which takes 0.1 ms, to the next; releases that come meanwhile share it.
 _GATHER_S = 0.001
 
 # The process or its context cannot use CUDA any more: nothing is registered, and nothing will be.

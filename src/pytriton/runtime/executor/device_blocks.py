@@ -215,6 +215,8 @@ class DeviceLedger:
 
     def lend_use(self, device: DeviceUse, inputs: Mapping[str, InferTensor]) -> DeviceUse:
         """Returns where inputs are, for the instance: those in memory of others are lent."""
+        if not any(place.gpu for place in device.inputs.values()):
+            return device  # all are of clients
         places = {}
         for name, place in device.inputs.items():
             block = getattr(inputs[name].data, "block", None)

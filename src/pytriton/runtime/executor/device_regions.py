@@ -24,6 +24,8 @@ _numbers = itertools.count(1)
 _keeping: weakref.WeakSet[DeviceInstance] = weakref.WeakSet()
 # By the number of each region that is registered: the instances that may have it open.
 _users: dict[int, weakref.WeakKeyDictionary[DeviceInstance, None]] = {}
+# By the same numbers, the instance that has used it last, as long as it is there.
+_last_users: weakref.WeakValueDictionary[int, DeviceInstance] = weakref.WeakValueDictionary()
 
 
 class DeviceInstance(Protocol):
@@ -58,6 +60,7 @@ def add_region() -> int:
 
 def remove_region(number: int) -> None:
     """Let the instances that have used a region close it. Requests that wait for one will fail."""
+    _last_users.pop(number, None)
     for instance in list(_users.pop(number, ())):
         instance.drop_regions([number])
 
@@ -91,4 +94,6 @@ def add_user(place: DevicePlace, instance: DeviceInstance) -> None:
         if place.gpu:
             raise NotFoundError(f"GPU memory {place.region} is gone: its process has freed it")
         raise NotFoundError(f"Unable to find cuda shared memory region: '{place.region}'")
-    users[instance] = None
+    if instance is not _last_users.get(place.number):  # most regions are used by one
+        users[instance] = None
+        _last_users[place.number] = instance

@@ -42,9 +42,9 @@ _TYPE_CODES = {row.numpy: code for code, row in _DATATYPES.items() if row is not
 
 
 # `DLManagedTensor`: data, device (type and number), number of dimensions, datatype (code, bits and
-# lanes), addresses of shape and strides, offset of the data; then a pointer for the producer and the
-# function to call when the memory is no longer needed. Packed and unpacked at once, as each field of
-# a structure of ctypes takes as long as all of them do so.
+# lanes), addresses of shape and strides, offset of the data; then a pointer for the producer, and
+# the function to call when the memory is no longer needed. They are packed and unpacked together:
+# one field of a structure of ctypes takes as long.
 _MANAGED = struct.Struct("@PiiiBBHPPQPP")
 
 
@@ -139,7 +139,11 @@ def export_capsule(owner: object, array: NDArray[Any] | DeviceArray) -> Any:
         if array.dtype.kind in "OS":
             raise TritonModelException("DLPack does not have support for string tensors.")
         kind = (_BFLOAT, 16)  # all others are in the table
-    on_device = isinstance(array, DeviceArray)
+    address_of_data, device = (
+        (array.address, (_GPU, array.device))
+        if isinstance(array, DeviceArray)
+        else (array.ctypes.data, CPU_DEVICE)
+    )
     shape = array.shape
     layout, memory_type = _export_layout(len(shape))
     memory = memory_type()
@@ -147,8 +151,8 @@ def export_capsule(owner: object, array: NDArray[Any] | DeviceArray) -> Any:
     layout.pack_into(
         memory,
         0,
-        array.address if on_device else array.ctypes.data,
-        *((_GPU, array.device) if on_device else CPU_DEVICE),
+        address_of_data,
+        *device,
         len(shape),
         *kind,
         1,  # lanes

@@ -91,10 +91,10 @@ class Tensor:
         name = text(name, "name")
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
-        if isinstance(tensor, DeviceTensor) and tensor._array.nbytes:
+        if isinstance(tensor, DeviceTensor) and (found := tensor.to_wire()[2]).nbytes:
             # One of ours, for example an input: it needs no capsule.
-            order_for_stream(tensor._array, dlpack.LEGACY_STREAM)  # type: ignore[arg-type]
-            return DeviceTensor.of_device(name, tensor._array)  # type: ignore[arg-type]
+            order_for_stream(found, dlpack.LEGACY_STREAM)
+            return DeviceTensor.of_device(name, found)
         array = dlpack.import_tensor(tensor)
         if isinstance(array, DeviceArray):
             return DeviceTensor.of_device(name, array)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 SPIN_NS = 120_000  # a small bound function answers after 60 us, a small model.py after 100 us
 # A request with tensors in GPU memory has no bytes to carry, so that being woken is what it waits
-# for most. Its instance, and its client until the next one, need longer than those above. The process
-# of the model waits longest: for the client, its front end and the core. A time that is too short is
-# worse than none: each process that sleeps makes all others wait longer, so that they sleep as well.
+# for most. Its instance, and its client until the next one, need longer than those above. The
+# process of the model waits longest: for the client, its front end and the core. Too short a time
+# is worse than none: each process that sleeps makes others wait longer, so that they sleep, too.
 DEVICE_SPIN_NS = 1_000_000
 DEVICE_SPARE_CORES = 2  # for the client and the front end
 MESSAGE_SPIN_NS = 200_000  # a caller needs 90 us, and its program some, until its next request

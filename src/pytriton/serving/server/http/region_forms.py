@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests whose tensors are all in GPU memory of their client, and that repeat byte for byte.
 
-Such a request carries no data: a client that has prepared its regions sends the same text again and
-again, and gets the same text as an answer. So what was read, looked up and checked once is kept, for
-as long as the model and the regions are the same.
+Such a request carries no data: a client that has prepared its regions sends the same text again
+and again, and gets the same text as an answer. So what was read, looked up and checked once is
+kept, for as long as the model and the regions are the same.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import InternalError, ServerError
@@ -22,7 +24,7 @@ from pytriton.base.messages import (
 from pytriton.protocol.kserve_response import encode_infer_response
 from pytriton.protocol.shared_memory import RegionPlace
 from pytriton.serving.engine.validation import validate
-from pytriton.serving.server.http.infer import InferExchange, respond_server_error
+from pytriton.serving.server.http.infer import InferExchange
 from pytriton.serving.server.shared_memory.region_request import check_device_use
 
 if TYPE_CHECKING:
@@ -63,18 +65,18 @@ class KnownRequest:
 
     def request(self) -> InferRequest:
         """Returns a request of its own for a client."""
-        copy: InferRequest = self._request.__copy__()
-        copy.inputs = {
+        request = copy.copy(self._request)
+        request.inputs = {
             each.name: InferTensor(each.name, each.dtype, each.shape, each.data)
             for each in self._tensors
         }
-        copy.parameters = dict(copy.parameters)
-        copy.batch_key = lone_batch_key()
-        return copy
+        request.parameters = dict(request.parameters)
+        request.batch_key = lone_batch_key()
+        return request
 
 
 class RegionExchange(InferExchange):
-    """A request that was known. Its connection is kept after the answer; see `small_body_layout`."""
+    """A request that was known. `small_body_layout` says that its connection is kept."""
 
     __slots__ = ("_known",)
 
@@ -97,8 +99,8 @@ class RegionExchange(InferExchange):
             if name not in known.written:
                 is_written = False
             elif len(tensor.data):
-                text = f"output '{name}' was not written to its CUDA shared memory region"
-                respond_server_error(self._connection, InternalError(text))
+                reason = f"output '{name}' was not written to its CUDA shared memory region"
+                self.on_error(InternalError(reason))
                 return
             kind.append((name, tensor.dtype, tensor.shape))
         if not is_written:
@@ -124,7 +126,7 @@ class RegionForms:
         request: HttpRequest,
         route: Route,
         layout: BodyLayout,
-        principal: str,  # noqa: ARG002  the head has it, too
+        principal: str,
     ) -> HttpExchange | None:
         """Serve a request; returns None, and has done nothing, if it takes the ordinary way."""
         key = (route.model, route.version, layout.json_length, layout.encoding, bytes(request.body))
@@ -165,10 +167,8 @@ class RegionForms:
                 self._known.clear()
             self._known[key] = None
             return self
-        try:
+        with contextlib.suppress(ServerError):  # whoever serves the request finds it, too
             self._known[key] = _known_request(spec, table, request, output_format)
-        except ServerError:
-            pass  # whoever serves the request finds it, too
         return self
 
 
