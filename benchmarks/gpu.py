@@ -118,6 +118,11 @@ REGION_WITH_TORCH = (
     CONFIG.format(batch=0, more=ON_DEVICE),
 )
 TORCH_MODELS = {
+    # Its output is in another block than its input, as that of a GPU is, but was not there.
+    "host_copy": (
+        model('return pb_utils.Tensor("Y", x.as_numpy().copy())'),
+        CONFIG.format(batch=0, more=""),
+    ),
     "gpu": (
         model(
             'return pb_utils.Tensor.from_dlpack("Y", torch.as_tensor(x.as_numpy()).cuda())',
@@ -365,17 +370,19 @@ def measure_copies(server: Server, figures: Figures, options: argparse.Namespace
     count = options.mib * MIB // 4
     rates: dict[str, float] = {}
     for _ in range(options.rounds):  # in turns, so that what else happens falls on both
-        for name in ("host", "gpu"):
+        for name in ("host", "gpu", "host_copy"):
             rate = generated(server, name, count, 4, seconds=options.seconds)
             rates[name] = max(rates.get(name, 0.0), rate)
     for name, rate in rates.items():
         label = f"identity of {options.mib} MiB over HTTP, 4 clients, {name}"
         figures.add(label, rate * options.mib, "MiB/s in and out each")
     figures.add("identity through the GPU as a part of that on the host", _ratio(rates), "")
+    ratio = rates["host_copy"] / rates["host"]
+    figures.add("a copy on the host as a part of identity there", ratio, "")
 
 
 def _ratio(rates: dict[str, float]) -> float:
-    host, gpu = rates.values()
+    host, gpu, *_ = rates.values()
     return gpu / host
 
 

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 FOLDER = "BENCHMARKS_GPU_PROFILE"  # set in processes that write to this folder
 CALLS = "BENCHMARKS_GPU_PROFILE_CALLS"  # set where calls are counted
+POLL_NS = "BENCHMARKS_GPU_PROFILE_POLL_NS"  # how long processes poll, in place of what they would
+BARE = "BENCHMARKS_GPU_PROFILE_BARE"  # set where nothing is noted
+_SPINNER = "pytriton.runtime.transport.loop_spinner"
 _FILE_BYTES = 32 << 20
 _ENTER, _EXIT, _FAILED = 0, 1, 2  # _FAILED: polling that was given up
 _RUNTIME, _SERVER = "pytriton.runtime.", "pytriton.serving.server."
@@ -221,8 +224,24 @@ class _Finder(importlib.abc.MetaPathFinder):
 def watch_process() -> None:
     """Begin in a process of the server; called before anything of it is imported."""
     folder = os.environ[FOLDER]
-    observer = CallCounter(folder) if CALLS in os.environ else Recorder(folder)
-    sys.meta_path.insert(0, _Finder(observer.watch))
+    watches: list[Callable[[types.ModuleType], None]] = []
+    if POLL_NS in os.environ:
+        watches.append(_set_polling)  # before other modules take it from there
+    if CALLS in os.environ:
+        watches.append(CallCounter(folder).watch)
+    elif BARE not in os.environ:
+        watches.append(Recorder(folder).watch)
+
+    def watch(module: types.ModuleType) -> None:
+        for each in watches:
+            each(module)
+
+    sys.meta_path.insert(0, _Finder(watch))
+
+
+def _set_polling(module: types.ModuleType) -> None:
+    if module.__name__ == _SPINNER:
+        vars(module)["DEVICE_SPIN_NS"] = int(os.environ[POLL_NS])
 
 
 # The benchmark
@@ -425,7 +444,9 @@ def profile(options: argparse.Namespace) -> None:
     models = {"region": gpu.MODELS["region"] if options.plain else gpu.REGION_WITH_TORCH}
     flags = [] if options.front_ends is None else [f"--frontend-processes={options.front_ends}"]
     with tempfile.TemporaryDirectory() as folder:
-        variables = {CALLS: "1"} if options.calls else {}
+        variables = {CALLS: "1"} if options.calls else {BARE: "1"} if options.bare else {}
+        if options.poll_us is not None:
+            variables[POLL_NS] = str(1000 * options.poll_us)
         path = pathlib.Path(folder)
         watches = contextlib.nullcontext()
         if not options.system_calls:
@@ -459,6 +480,8 @@ def _send_for(folder: pathlib.Path, send: Callable[[], Any], options: argparse.N
         watched(send)
         count += 1
     print(f"{count / spent:,.0f} requests/s, {spent / count * 1e6:.0f} us each")
+    if options.bare:
+        return
     events = read_events(folder)
     requests = list(requests_of(events))
     print_table(requests)
@@ -475,6 +498,8 @@ def main(arguments: list[str] | None = None) -> None:
     add("--front-ends", type=int, help="processes of their own; the server decides without it")
     add("--plain", action="store_true", help="a model without torch")
     add("--calls", action="store_true", help="count calls of Python functions")
+    add("--bare", action="store_true", help="only requests a second, with nothing noted")
+    add("--poll-us", type=int, help="how long processes poll for such requests; 0: they do not")
     add("--lines", type=int, default=25, help="of the functions that take most time")
     add("--system-calls", action="store_true", help="count them with strace")
     add("--stand-in", action="store_true", help="without a GPU, with the library of tests/cuda")
