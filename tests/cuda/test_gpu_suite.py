@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.repository_e2e.server_process import ServerProcess
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "tests" / "gpu").glob("*.py"))
@@ -24,3 +27,13 @@ def test_tests_on_gpus_need_no_packages_of_traces():
 
     assert FILES
     assert found.returncode == 0, found.stderr
+
+
+def test_servers_of_tests_find_packages_as_the_tests_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/packages")
+    command = [sys.executable, "-c", "import sys; print(sys.path)"]
+    with ServerProcess(tmp_path, [tmp_path], command=command) as server:
+        assert server.exit_code() == 0
+        path = ast.literal_eval(server.stdout)
+
+    assert path.index(str(ROOT)) < path.index("/packages")

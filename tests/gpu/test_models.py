@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ import pytest
 
 from tests.e2e.http_client import InferFailedError, call, infer
 from tests.e2e.waiting import eventually
+from tests.framework_backends.pytorch.torch_models import script
 from tests.repository_e2e.model_files import config, ensemble, model
 from tests.repository_e2e.server_process import starter
 
@@ -153,7 +153,7 @@ def test_call_has_its_tensors_where_they_belong(server, command, factor, is_cpu)
 def test_memory_does_not_grow_and_is_given_back(server):
     row = np.full(16 << 20, 5, np.float32)  # 64 MiB
     row[0] = 1
-    for _ in range(100):  # more than the GPU has if it were kept
+    for _ in range(30):  # one of them is kept only as long as it is used
         run(server, "caller", row)
 
     assert eventually(lambda: facts(server)[0] == 0)
@@ -178,33 +178,38 @@ def test_producer_that_is_killed_harms_nobody(server):
 
 def test_memory_of_expandable_segments_goes_through_the_host(tmp_path):
     environment = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    # Where the driver does not offer them, torch says so in a warning and does without.
+    make = """
+y = torch.as_tensor(x.as_numpy()).cuda() + 1
+if not any(each["is_expandable"] for each in torch.cuda.memory_snapshot()):
+    raise pb_utils.TritonModelException("torch has no expandable segments")
+return pb_utils.Tensor.from_dlpack("Y", y)
+"""
     lenient = torch_code(DOUBLE.replace("assert", "#")).replace(
         "torch.from_dlpack(x) * 2",
         "(torch.as_tensor(x.as_numpy()).cuda() if x.is_cpu() else torch.from_dlpack(x)) * 2",
     )
     repository = {
-        "make": REPOSITORY["make"],
+        "make": model(torch_code(make)),
         "double": model(lenient, config(ON_DEVICE)),
         "chain": ensemble("make", "double"),
     }
     with starter(tmp_path) as start:
         server = start(repository, environment=environment).await_ready()
         row = np.arange(COUNT, dtype=np.float32)
+        try:
+            found = run(server, "chain", row)[0]
+        except InferFailedError as error:
+            if "no expandable segments" not in str(error):
+                raise
+            pytest.skip("torch has no expandable segments here")
 
-        assert np.array_equal(run(server, "chain", row)[0], (row + 1) * 2)
+        assert np.array_equal(found, (row + 1) * 2)
         assert eventually(lambda: counts(server).get(("make", "cannot_export")) == 1)
 
 
 def test_torchscript_model_computes_on_the_gpu(tmp_path):
-    torch = pytest.importorskip("torch")
-
-    class Double(torch.nn.Module):
-        def forward(self, x):
-            return x.mul_(2)  # a network may change its inputs
-
-    script = torch.jit.script(Double())
-    buffer = io.BytesIO()
-    torch.jit.save(script, buffer)
+    network = script("x", "return x.mul_(2)")  # a network may change its inputs
     settings = (
         'backend: "pytorch"\nmax_batch_size: 8\n'
         'input [{ name: "X" data_type: TYPE_FP32 dims: [ -1 ] }]\n'
@@ -214,7 +219,7 @@ def test_torchscript_model_computes_on_the_gpu(tmp_path):
     )
     repository = {
         "make": REPOSITORY["make"],
-        "script": {"1/model.pt": buffer.getvalue(), "config.pbtxt": settings},
+        "script": {"1/model.pt": network, "config.pbtxt": settings},
         "chain": ensemble("make", "script", "script"),
     }
     with starter(tmp_path) as start:
@@ -224,4 +229,4 @@ def test_torchscript_model_computes_on_the_gpu(tmp_path):
             answers = list(threads.map(lambda row: run(server, "chain", row)[0], rows))
 
         assert all(np.array_equal(a, (row + 1) * 4) for a, row in zip(answers, rows, strict=True))
-        assert counts(server)["script", ""] == 8
+        assert eventually(lambda: counts(server).get(("script", "")) == 8)

@@ -32,6 +32,11 @@ PORT_NAMES = ("http", "grpc", "metrics")
 COMMAND = (sys.executable, "-m", "pytriton.server")
 
 
+def _python_path() -> str:
+    """The root, and what tests find by PYTHONPATH: the package itself where it is not installed."""
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+
 def _words(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline()
@@ -75,7 +80,7 @@ class ServerProcess:
             self.process = subprocess.Popen(
                 [*command, *paths, *addresses, *flags],
                 cwd=folder,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+                env={**os.environ, "PYTHONPATH": _python_path(), **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
