@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from pytriton.base.errors import InternalError, NotFoundError, UnavailableError
-from pytriton.base.messages import DeviceExport
-from pytriton.runtime.executor import call_server
+from pytriton.base.messages import DeviceExport, DeviceWish
+from pytriton.runtime.executor import call_server, device_regions
 from pytriton.runtime.executor.device_blocks import replace_data
 from pytriton.runtime.transport.arena import SEGMENT_BYTES, Arena
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
@@ -95,6 +95,17 @@ def test_output_in_the_instances_own_memory_is_lent_without_a_copy(rig, caller):
 
     assert received.frame.outputs[0].block == block.id
     assert np.array_equal(received.array(received.frame.outputs[0]), LARGE)
+
+
+def test_caller_that_could_not_open_memory_gets_outputs_on_the_host(rig):
+    wishes = []
+    for unopened in ({}, {device_regions.add_region(): "cannot_open"}):
+        rig.instance.device_ledger.on_notes(DeviceNotes(unopened=unopened))
+        rig.far.send(InferCallFrame(7, "other", -1, [], device_wish=DeviceWish()))
+        rig.turn()
+        wishes.append(rig.services.calls[-1].frame.device_wish)
+
+    assert wishes == [DeviceWish(), None]
 
 
 def test_output_that_its_owner_has_freed_gives_the_others_back(rig):

@@ -222,8 +222,31 @@ def test_model_with_sequences_a_cache_or_other_instances_takes_none(loop, owner)
     assert taking_of(spec(), [SimpleNamespace(name="f")]).reason == "instance_kind"
 
 
-def test_instance_that_could_not_open_memory_takes_none_and_still_gives(owner):
-    owner.device_ledger.on_notes(DeviceNotes(is_closed="cannot_open"))
+def unopened(block):
+    return DeviceNotes(unopened={block.place.number: "cannot_open"})
 
-    assert taking_of(spec(), [owner]).reason == "cannot_open"
-    assert owner.device_ledger.take(export()).place.size == 16
+
+def test_instance_that_could_not_open_memory_takes_none_and_still_gives(owner, reader):
+    block = owner.device_ledger.take(export())
+    reader.device_ledger.lend(block)
+    reader.device_ledger.on_notes(unopened(block))
+    owner.device_ledger.on_notes(DeviceNotes(gone=[10]))
+
+    assert taking_of(spec(), [reader]).reason == "cannot_open"
+    assert reader.device_ledger.take(export()).place.size == 16
+
+
+@pytest.mark.parametrize("is_end_known", [False, True])
+def test_instance_takes_memory_again_if_the_owner_of_what_it_could_not_open_has_ended(
+    owner, reader, is_end_known
+):
+    block = owner.device_ledger.take(export())
+    reader.device_ledger.lend(block)
+    if is_end_known:
+        owner.device_ledger.close()
+        reader.device_ledger.on_notes(unopened(block))
+    else:
+        reader.device_ledger.on_notes(unopened(block))
+        owner.device_ledger.close()
+
+    assert taking_of(spec(), [reader]).reason == ""

@@ -93,7 +93,6 @@ class DeviceLedger:
 
     Attributes:
         refusal: Why it neither gives nor takes GPU memory; empty: it does.
-        closed: Why it takes none any more, as it could not open some; empty: it does.
         keeps_inputs: Its model wants inputs where they are.
         gpu: The device that it uses, if that is known.
     """
@@ -106,7 +105,6 @@ class DeviceLedger:
         send: Callable[[ReleaseExports], None],
     ) -> None:
         self.refusal = INSTANCE_KIND  # until it has said that it does
-        self.closed = ""
         self.keeps_inputs = False
         self.gpu = b""
         self._instance = instance
@@ -115,6 +113,7 @@ class DeviceLedger:
         self._send = send
         self._allocations: dict[int, int] = {}  # the numbers of regions, by the instance's own
         self._lent: dict[int, DeviceBlock] = {}  # by lease
+        self._unopened: dict[int, str] = {}  # regions that it could not open, and why
         self._released: list[int] = []
         self._is_sending = False  # they will be sent soon
         self._is_open = True
@@ -122,6 +121,11 @@ class DeviceLedger:
     @property
     def _words(self) -> str:
         return f"instance '{self._instance.name}'"
+
+    @property
+    def closed(self) -> str:
+        """Why it takes no GPU memory, as it could not open some of a process that is there."""
+        return next(iter(self._unopened.values()), "")
 
     @property
     def lent_count(self) -> int:
@@ -239,8 +243,10 @@ class DeviceLedger:
                 device_regions.remove_region(number)
         for reason, count in notes.copied.items():
             self._count(reason, count)
-        if notes.is_closed:
-            self.closed = notes.is_closed
+        for number, reason in notes.unopened.items():
+            # What is lent is not freed. So if it is gone, its process has ended, and that is why.
+            if device_regions.users_of(number) is not None:
+                self._unopened[number] = reason
 
     def _count(self, reason: str, count: int) -> None:
         name, version = self._labels
@@ -252,6 +258,10 @@ class DeviceLedger:
         self._lent.clear()
         allocations, self._allocations = self._allocations, {}
         for number in allocations.values():
+            for user in device_regions.users_of(number) or ():
+                ledger = ledger_of(user)
+                if ledger is not None:
+                    ledger._unopened.pop(number, None)  # this end may be the reason  # noqa: SLF001
             device_regions.remove_region(number)
 
 
@@ -287,7 +297,7 @@ def may_give(spec: ModelSpec) -> bool:
     return spec.sequence is None and not spec.response_cache
 
 
-def ledger_of(instance: Instance) -> DeviceLedger | None:
+def ledger_of(instance: object) -> DeviceLedger | None:
     """Returns the ledger of an instance; None if it is of a kind that has none."""
     ledger: DeviceLedger | None = getattr(instance, "device_ledger", None)
     return ledger

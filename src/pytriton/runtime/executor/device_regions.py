@@ -65,6 +65,12 @@ def remove_region(number: int) -> None:
         instance.drop_regions([number])
 
 
+def users_of(number: int) -> list[DeviceInstance] | None:
+    """Returns the instances that may have a region open; None if it is gone."""
+    users = _users.get(number)
+    return None if users is None else list(users)
+
+
 def use(device: DeviceUse, instance: Instance) -> None:
     """Note that a request is about to be sent to an instance.
 

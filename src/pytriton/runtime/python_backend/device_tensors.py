@@ -103,7 +103,6 @@ class DeviceTensors:
         self._process = os.getpid()
         self._regions = OpenRegions(end_lease=self._end_lease) if regions is None else regions
         self._exports = Exports() if exports is None else exports
-        self.refusal = ""  # why GPU memory of others cannot be used here
         self._on_first_use = on_first_use
 
     # What comes
@@ -193,8 +192,7 @@ class DeviceTensors:
         try:
             return self._regions.lease(place, kind, shape)
         except ServerError:
-            self.refusal = CANNOT_OPEN
-            self._post(DeviceNotes(is_closed=CANNOT_OPEN))
+            self._post(DeviceNotes(unopened={place.number: CANNOT_OPEN}))
             raise
 
     def _own_array(

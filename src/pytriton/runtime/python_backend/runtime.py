@@ -221,7 +221,7 @@ class BlsCall(MessageInbox):
         )
 
     def _wish(self) -> DeviceWish | None:
-        if self._device is None or self._device.refusal:
+        if self._device is None:
             return None
         is_host = self._preferred is not None and self._preferred.is_host
         return None if is_host else _ANY_DEVICE

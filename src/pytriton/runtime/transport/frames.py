@@ -261,7 +261,7 @@ class DeviceNotes(FrameBase, tag="device_notes"):
     leases: list[int] = []  # what was lent to it, and is not used any more
     gone: list[int] = []  # allocations of its own that were freed
     copied: dict[str, int] = {}  # tensors that went through the host, by reason
-    is_closed: str = ""  # why it cannot use GPU memory of others from now on
+    unopened: dict[int, str] = {}  # why it could not open memory of others, by its number
 
 
 class Cancel(FrameBase, tag="cancel"):
