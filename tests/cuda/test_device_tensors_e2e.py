@@ -116,7 +116,7 @@ COUNTING = device_code('return upload("Y", values(x) * 0 + self.count)').replace
     "    def execute(self, requests):\n",
     "    def execute(self, requests):\n        self.count = len(requests)\n",
 )
-BATCHES = "max_queue_delay_microseconds: 3000000 preferred_batch_size: [4]"
+BATCHES = "max_queue_delay_microseconds: 60000000 preferred_batch_size: [4]"
 # Takes whole batches, as our backends of frameworks do, and adds the number of their rows.
 WHOLE = """
 import numpy as np
