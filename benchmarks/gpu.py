@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What GPUs cost and gain: copies, CUDA shared memory, a small model, and what is left after kills.
+"""What GPUs cost and gain, as figures with their goals: all of them in less than 200 seconds.
 
-    python -m benchmarks.gpu --seconds 5 --kills 1000 --json gpu.json
+    python -m benchmarks.gpu --json gpu.json
 
-It prints the figures of docs/gpu.md. Models on the GPU need torch; `--only` chooses rows. With
-`--stand-in`, the library of tests/cuda stands for CUDA's driver: nothing is fast then, but all that
-this module does can be tried on a machine without a GPU.
+It prints the figures of docs/gpu.md, row by row: CUDA shared memory of clients, identity of large
+tensors, tensors between models, a small model, and what is left after kills. `--only` chooses rows.
+It needs torch. With `--stand-in`, all that this module does can be tried without a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import contextlib
-import itertools
 import json
 import os
 import pathlib
-import signal
 import socket
 import subprocess
 import sys
@@ -25,14 +22,28 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from pytriton.client.kserve.address import Address, parse_address
-from pytriton.client.kserve.http_client import kserve_client
-from pytriton.runtime.cuda import driver as cuda_driver
+from benchmarks import gpu_kills
+from benchmarks.gpu_setup import (
+    CONFIG,
+    GRPC,
+    HTTP,
+    MIB,
+    ON_DEVICE,
+    STAND_IN,
+    Model,
+    Nvml,
+    Server,
+    ensemble,
+    model,
+    regions,
+    run_with_stand_in,
+)
 from pytriton.tools.perf.load.plan import (
     Concurrency,
     InputSet,
@@ -42,37 +53,10 @@ from pytriton.tools.perf.load.plan import (
 )
 from pytriton.tools.perf.load.process_load import ProcessLoad
 
-MIB = 1 << 20
-LANES = 8  # kills at the same time
-HTTP, GRPC = "http", "grpc"
-STAND_IN = "BENCHMARKS_GPU_STAND_IN"  # set in processes that use the library of tests/cuda
-ROOT = pathlib.Path(__file__).parent.parent
-
-CONFIG = """backend: "python"
-max_batch_size: {batch}
-input [{{ name: "X" data_type: TYPE_FP32 dims: [ -1 ] }}]
-output [{{ name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }}]
-instance_group [{{ kind: KIND_CPU }}]
-{more}
-"""
-ON_DEVICE = 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }'
+COPIED = "nv_inference_gpu_copy_bytes"
+TENSORS = "nv_inference_gpu_tensors_total"
+LOST_MIB = 64.0  # what NVML may tell more after kills than before: contexts differ by some MiB
 TOGETHER = "dynamic_batching { }"
-MODEL = """
-import os
-import numpy as np
-import triton_python_backend_utils as pb_utils
-{top}
-
-class TritonPythonModel:
-    def initialize(self, args):
-        {initialize}
-
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse([self.answer(each.inputs()[0])]) for each in requests]
-
-    def answer(self, x):
-        {answer}
-"""
 BATCH_MODEL = """
 import numpy as np
 import torch
@@ -80,183 +64,66 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def initialize(self, args):
-        torch.manual_seed(0)
-        self.layer = torch.nn.Linear(1024, 1024, bias=False).to("{device}").eval()
+        self.weights = torch.rand(1024, 1024, device="{device}")
 
-    @torch.inference_mode()
     def execute(self, requests):
         parts = [each.inputs()[0].as_numpy() for each in requests]
         x = torch.as_tensor(np.concatenate(parts)).to("{device}", non_blocking=True)
-        y = self.layer(x).cpu().numpy()
+        y = (x @ self.weights).cpu().numpy()
         ends = np.cumsum([len(part) for part in parts])[:-1]
         return [
             pb_utils.InferenceResponse([pb_utils.Tensor("Y", part)]) for part in np.split(y, ends)
         ]
 """
-
-
-def model(answer: str, *, top: str = "", initialize: str = "pass") -> str:
-    """A model.py that answers each request by itself."""
-    return MODEL.format(answer=answer, top=top, initialize=initialize)
-
-
-ECHO = 'return pb_utils.Tensor.from_dlpack("Y", x)'
+TORCH = {"top": "import torch"}
+ON_GPU = {"top": "import torch", "more": ON_DEVICE}
 MODELS = {
-    "host": (model('return pb_utils.Tensor("Y", x.as_numpy())'), CONFIG.format(batch=0, more="")),
-    "region": (model(ECHO), CONFIG.format(batch=0, more=ON_DEVICE)),
-    "region_host": (
-        model('return pb_utils.Tensor("Y", x.as_numpy())'),
-        CONFIG.format(batch=0, more=""),
-    ),
-}
-# As most models have it: the input as a tensor of torch, and an output of torch.
-REGION_WITH_TORCH = (
-    model(
-        'return pb_utils.Tensor.from_dlpack("Y", torch.from_dlpack(x))',
-        top="import torch",
-    ),
-    CONFIG.format(batch=0, more=ON_DEVICE),
-)
-TORCH_MODELS = {
+    "host": model('return pb_utils.Tensor("Y", x.as_numpy())'),
     # Its output is in another block than its input, as that of a GPU is, but was not there.
-    "host_copy": (
-        model('return pb_utils.Tensor("Y", x.as_numpy().copy())'),
-        CONFIG.format(batch=0, more=""),
+    "host_copy": model('return pb_utils.Tensor("Y", x.as_numpy().copy())'),
+    "gpu": model(
+        'return pb_utils.Tensor.from_dlpack("Y", torch.as_tensor(x.as_numpy()).cuda())', **TORCH
     ),
-    "gpu": (
-        model(
-            'return pb_utils.Tensor.from_dlpack("Y", torch.as_tensor(x.as_numpy()).cuda())',
-            top="import torch",
-        ),
-        CONFIG.format(batch=0, more=""),
+    "region": model('return pb_utils.Tensor.from_dlpack("Y", x)', more=ON_DEVICE),
+    # As most models have it: the input as a tensor of torch, and an output of torch.
+    "region_torch": model(
+        'return pb_utils.Tensor.from_dlpack("Y", torch.from_dlpack(x))', **ON_GPU
     ),
+    "region_host": model('return pb_utils.Tensor("Y", x.as_numpy())'),
     "small_gpu": (BATCH_MODEL.format(device="cuda"), CONFIG.format(batch=64, more=TOGETHER)),
     "small_host": (BATCH_MODEL.format(device="cpu"), CONFIG.format(batch=64, more=TOGETHER)),
 }
+# Tensors of `count` numbers on the GPU, made there and added up there, so that only single numbers
+# have to pass the bus.
+_MAKE = 'y = torch.full(({count},), x.as_numpy()[0].item(), device="cuda")\n'
+_SUM = 'return pb_utils.Tensor("Y", np.array([torch.from_dlpack(x).sum().item()], np.float32))'
+_DOUBLE = 'return pb_utils.Tensor.from_dlpack("Y", torch.from_dlpack(x) * 2)'
+_CALL = """
+def called(name, tensor):
+    call = pb_utils.InferenceRequest(
+        inputs=[tensor], requested_output_names=["Y"], model_name=name)
+    response = call.exec()
+    if response.has_error():
+        raise pb_utils.TritonModelException(response.error().message())
+    return response.output_tensors()[0]
+"""
+_CALLER = """
+y = called("chain_double", pb_utils.Tensor.from_dlpack("X", y))
+return called("chain_sum", pb_utils.Tensor.from_dlpack("X", y))
+"""
 
 
-class Server:
-    """A server with the models, until `stop`."""
-
-    def __init__(
-        self,
-        folder: pathlib.Path,
-        models: dict[str, tuple[str, str]],
-        *,
-        stand_in: bool,
-        flags: Sequence[str] = (),
-    ) -> None:
-        for name, (source, config) in models.items():
-            version = folder / "models" / name / "1"
-            version.mkdir(parents=True)
-            (version / "model.py").write_text(source)
-            (version.parent / "config.pbtxt").write_text(config)
-        self.http_port, self.grpc_port, self.metrics_port = _free_ports(3)
-        command = [sys.executable, "-m", "pytriton.server"]
-        if stand_in:
-            command = [sys.executable, str(ROOT / "tests" / "cuda" / "gpu_server.py")]
-        self._log = (folder / "server.log").open("wb")
-        self.process = subprocess.Popen(
-            [
-                *command,
-                f"--model-repository={folder / 'models'}",
-                "--model-control-mode=explicit",
-                *(f"--load-model={name}" for name in models),
-                f"--http-port={self.http_port}",
-                f"--grpc-port={self.grpc_port}",
-                f"--metrics-port={self.metrics_port}",
-                "--allow-client-shm=true",
-                *flags,
-            ],
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-        )
-        self._log_path = folder / "server.log"
-
-    def await_ready(self) -> None:
-        """Wait until all models are loaded."""
-        deadline = time.monotonic() + 180
-        while time.monotonic() < deadline and self.process.poll() is None:
-            with contextlib.suppress(OSError):
-                urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/v2/health/ready")
-                return
-            time.sleep(0.1)
-        raise SystemExit(f"the server is not ready:\n{self._log_path.read_text()[-9000:]}")
-
-    def address(self, protocol: str) -> Address:
-        """Where requests go."""
-        port = self.http_port if protocol == HTTP else self.grpc_port
-        return parse_address(f"{protocol}://127.0.0.1:{port}")
-
-    def stop(self) -> None:
-        """End the server; what it cannot end in time is killed."""
-        self.process.terminate()
-        try:
-            self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self._log.close()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
-class Region:
-    """Memory of the GPU that a server knows under a name."""
-
-    def __init__(self, client: Any, name: str, size: int) -> None:
-        self._client, self._name, self.size = client, name, size
-        driver = self._driver = cuda_driver.load()
-        driver.retain_context(0)
-        with driver.using(0):
-            self.address = driver.allocate(max(size, 2 * MIB))
-            handle = driver.export_memory(self.address)
-        client.register_device_memory(name, handle, 0, size)
-
-    def write(self, array: np.ndarray[Any, Any]) -> None:
-        """Copy an array into it."""
-        with self._driver.using(0):
-            self._driver.copy_to_device(self.address, array.ctypes.data, array.nbytes)
-            self._driver.synchronize()
-
-    def read(self, count: int) -> np.ndarray[Any, Any]:
-        """Returns the first numbers in it."""
-        array = np.empty(count, np.float32)
-        with self._driver.using(0):
-            self._driver.copy_to_host(array.ctypes.data, self.address, array.nbytes)
-        return array
-
-    def close(self, *, is_registered: bool = True) -> None:
-        """Free it."""
-        if is_registered:
-            self._client.unregister_device_memory(self._name)
-        with self._driver.using(0):
-            self._driver.free(self.address)
-        self._driver.release_context(0)
-
-
-@contextlib.contextmanager
-def regions(server: Server, size: int) -> Iterator[tuple[str, str, Region, Region]]:
-    """An input region and an output region, with their names."""
-    client = kserve_client(server.address(HTTP), {}, 60.0)
-    number = next(_numbers)
-    names = f"in{os.getpid()}_{number}", f"out{os.getpid()}_{number}"
-    first, second = (Region(client, name, size) for name in names)
-    try:
-        yield (*names, first, second)
-    finally:
-        first.close()
-        second.close()
-        client.close()
-
-
-_numbers = itertools.count(1)
+def chain_models(count: int) -> dict[str, Model]:
+    """Returns an ensemble of three steps, and a model that calls two, with tensors of a size."""
+    make = _MAKE.format(count=count)
+    send = 'return pb_utils.Tensor.from_dlpack("Y", y)'
+    return {
+        "chain_make": model(make + send, **TORCH),
+        "chain_double": model(_DOUBLE, **ON_GPU),
+        "chain_sum": model(_SUM, **ON_GPU),
+        "chain": ensemble("chain_make", "chain_double", "chain_sum"),
+        "calls": model(make + _CALLER, top=f"import torch\n{_CALL}"),
+    }
 
 
 def generated(server: Server, name: str, count: int, concurrency: int, **options: Any) -> float:
@@ -279,6 +146,9 @@ def generated(server: Server, name: str, count: int, concurrency: int, **options
         load.take()
         load.wait(seconds)
         records = load.take()
+        while not len(records):  # a machine that is busy with other things
+            load.wait(seconds)
+            records = load.take()
     finally:
         load.stop(at_once=True)
     if records.errors:
@@ -354,15 +224,36 @@ def serve_canned(body: bytes) -> None:
 
 
 class Figures:
-    """What was measured, printed line by line."""
+    """What was measured, printed line by line, and which goals were reached."""
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {}
+        self._goals: dict[str, bool] = {}
 
-    def add(self, name: str, value: float, unit: str, note: str = "") -> None:
-        """Note and print a figure."""
+    def add(
+        self,
+        name: str,
+        value: float,
+        unit: str,
+        *,
+        at_least: float | None = None,
+        at_most: float | None = None,
+    ) -> None:
+        """Note and print a figure, beside its goal if it has one."""
         self.values[name] = round(value, 3)
-        print(f"{name:<64} {value:>12,.2f} {unit} {note}".rstrip(), flush=True)
+        goal = ""
+        if at_least is not None:
+            self._goals[name] = value >= at_least
+            goal = f"(goal: at least {at_least:,g})"
+        elif at_most is not None:
+            self._goals[name] = value <= at_most
+            goal = f"(goal: at most {at_most:,g})"
+        print(f"{name:<64} {value:>12,.2f} {unit} {goal}".rstrip(), flush=True)
+
+    def print_goals(self) -> None:
+        """Print which goals were reached, of those that were measured."""
+        for name, is_reached in self._goals.items():
+            print(f"{'reached' if is_reached else 'MISSED ':<8} {name}", flush=True)
 
 
 def measure_copies(server: Server, figures: Figures, options: argparse.Namespace) -> None:
@@ -376,19 +267,15 @@ def measure_copies(server: Server, figures: Figures, options: argparse.Namespace
     for name, rate in rates.items():
         label = f"identity of {options.mib} MiB over HTTP, 4 clients, {name}"
         figures.add(label, rate * options.mib, "MiB/s in and out each")
-    figures.add("identity through the GPU as a part of that on the host", _ratio(rates), "")
+    label = "identity through the GPU as a part of that on the host"
+    figures.add(label, rates["gpu"] / rates["host"], "", at_least=0.95)
     ratio = rates["host_copy"] / rates["host"]
     figures.add("a copy on the host as a part of identity there", ratio, "")
 
 
-def _ratio(rates: dict[str, float]) -> float:
-    host, gpu, *_ = rates.values()
-    return gpu / host
-
-
 def measure_regions(server: Server, figures: Figures, options: argparse.Namespace) -> None:
     """CUDA shared memory of one client, over both protocols."""
-    for mib in (options.mib, 16 * options.mib):
+    for mib, goal in ((options.mib, 3000.0), (16 * options.mib, 1500.0)):
         size = mib * MIB
         with regions(server, size) as (first, second, source, target):
             source.write(np.full(size // 4, 7, np.float32))
@@ -397,25 +284,25 @@ def measure_regions(server: Server, figures: Figures, options: argparse.Namespac
                     names = (first, second)
                     rate = tritonclient_rate(protocol, port, size, names, options.seconds, "region")
                     label = f"CUDA shared memory, {mib} MiB, {protocol}, 1 tritonclient"
-                    figures.add(label, rate, "requests/s")
+                    goals = {"at_least": goal} if protocol == HTTP else {}
+                    figures.add(label, rate, "requests/s", **goals)
                     assert target.read(8).tolist() == [7.0] * 8, "the output is another one"
         for protocol in (HTTP, GRPC):
             memory = {"shared_memory": TensorMemory.CUDA, "output_region_bytes": size}
             load = {"protocol": protocol, "seconds": options.seconds, **memory}
             rate = generated(server, "region", size // 4, 1, **load)
             label = f"CUDA shared memory, {mib} MiB, {protocol}, 1 connection of the generator"
-            figures.add(label, rate, "requests/s")
-    with canned_server(options.mib * MIB, "out") as port, _without_package("tritonclient"):
-        rate = tritonclient_rate(HTTP, port, options.mib * MIB, ("in", "out"), 2.0, "region")
+            figures.add(label, rate, "requests/s", at_least=goal)
+    size = options.mib * MIB
+    with canned_server(size, "out") as port, _without_package("tritonclient"):
+        rate = tritonclient_rate(HTTP, port, size, ("in", "out"), options.seconds, "region")
         figures.add("tritonclient alone, http, against canned answers", rate, "requests/s")
-    with (
-        regions(server, options.mib * MIB) as (first, second, _, _),
-        _without_package("tritonclient"),
-    ):
-        arguments = (options.mib * MIB, (first, second), options.seconds, "region_host")
-        rate = tritonclient_rate(HTTP, server.http_port, *arguments)
-        label = f"CUDA shared memory, {options.mib} MiB, http, model on the host"
-        figures.add(label, rate, "requests/s")
+    with regions(server, size) as (first, second, _, _), _without_package("tritonclient"):
+        for name, words in (("region_torch", "through torch"), ("region_host", "on the host")):
+            arguments = (size, (first, second), options.seconds, name)
+            rate = tritonclient_rate(HTTP, server.http_port, *arguments)
+            label = f"CUDA shared memory, {options.mib} MiB, http, model {words}"
+            figures.add(label, rate, "requests/s")
 
 
 @contextlib.contextmanager
@@ -436,179 +323,136 @@ def measure_small(server: Server, figures: Figures, options: argparse.Namespace)
             rates[name] = max(rates.get(name, 0.0), rate)
     for name, rate in rates.items():
         figures.add(f"1x1024 by 1024x1024, 64 connections, {name}", rate, "requests/s")
-    figures.add("small model on the GPU as a part of that on the host", _ratio(rates), "")
+    label = "small model on the GPU as a part of that on the host"
+    figures.add(label, rates["small_gpu"] / rates["small_host"], "", at_least=0.9)
 
 
-# Kills
+def measure_chain(server: Server, figures: Figures, options: argparse.Namespace) -> None:
+    """Three models with tensors on the GPU between them: what passes the bus, and how fast."""
+    nvml = Nvml()
+    count = options.mib * MIB // 4
+    for name, words in (("chain", "ensemble of three steps"), ("calls", "model that calls two")):
+        answer = _answer(server, name, 3.0)
+        if answer != 6.0 * count:
+            raise SystemExit(f"{name}: expected {6.0 * count}, got {answer}")
+        before = {family: server.counts(family) for family in (COPIED, TENSORS)}
+        with sampled(nvml.bus_kib) as bus:
+            rate = generated(server, name, 1, 4, seconds=options.seconds)
+        since = {family: _since(server.counts(family), before[family]) for family in before}
+        figures.add(f"{words}, {options.mib} MiB on the GPU", rate, "requests/s")
+        moved = sum(since[COPIED].values())  # of all models: nobody else sends requests
+        figures.add(f"{words}, bytes over PCIe by our copies", moved, "bytes", at_most=0)
+        ways = [
+            sum(value for labels, value in since[TENSORS].items() if f'way="{way}"' in labels)
+            for way in ("shared", "copied")
+        ]
+        figures.add(f"{words}, tensors that were shared", ways[0], "")
+        figures.add(f"{words}, tensors that were copied", ways[1], "", at_most=0)
+        if bus:
+            through = rate * 2 * options.mib
+            for index, direction in enumerate(("to", "from")):
+                values = [each[index] for each in bus]
+                label = f"{words}, over PCIe {direction} the GPU by NVML"
+                note = f"MiB/s on average, with {through:,.0f} MiB/s from step to step"
+                figures.add(label, sum(values) / len(values) / 1024, note)
+        else:
+            print(f"{words}: NVML does not tell what passes the bus", flush=True)
 
 
-def used_bytes() -> int | None:
-    """Returns the memory in use on GPU 0: by NVML, or nvidia-smi where its module is missing."""
+def _answer(server: Server, name: str, value: float) -> float:
+    x = {"name": "X", "datatype": "FP32", "shape": [1], "data": [value]}
+    url = f"http://127.0.0.1:{server.http_port}/v2/models/{name}/infer"
+    with urllib.request.urlopen(url, json.dumps({"inputs": [x]}).encode(), timeout=120) as answer:
+        return float(json.load(answer)["outputs"][0]["data"][0])
+
+
+def _since(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    return {labels: value - before.get(labels, 0) for labels, value in now.items()}
+
+
+@contextlib.contextmanager
+def sampled(function: Callable[[], Any]) -> Iterator[list[Any]]:
+    """Call a function again and again in a thread; yields what it returned, if not None."""
+    values: list[Any] = []
+    is_over = threading.Event()
+
+    def run() -> None:
+        while not is_over.wait(0.02) and (value := function()) is not None:
+            values.append(value)
+
+    thread = threading.Thread(target=run)
+    thread.start()
     try:
-        import pynvml  # noqa: PLC0415
-
-        pynvml.nvmlInit()
-        return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used)
-    except Exception as error:  # noqa: BLE001  whatever it is, the other way is tried
-        print(f"NVML is not used: {error!r}", flush=True)
-    command = ["nvidia-smi", "-i", "0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    try:
-        return int(subprocess.run(command, capture_output=True, check=True, text=True).stdout) * MIB
-    except (OSError, ValueError, subprocess.CalledProcessError) as error:
-        print(f"nor is nvidia-smi: {error!r}", flush=True)
-        return None
+        yield values
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def measure_kills(server: Server, figures: Figures, options: argparse.Namespace) -> None:
     """Kill workers, clients and regions; then the GPU has as much memory as before."""
-    per_kind = -(-options.kills // 3)
-    _kill_all(server, min(LANES, per_kind))  # so that what is made once is there
-    before = used_bytes()
-    began = time.monotonic()
-    counts = _kill_all(server, per_kind)
-    figures.add("kills of workers, clients and regions", sum(counts.values()), f"{counts}")
-    figures.add("seconds for them", time.monotonic() - began, "s")
-    after = _settled(before)
+    nvml = Nvml()
+    lanes = [gpu_kills.Lane(server, number) for number in range(options.lanes)]
+    try:
+        gpu_kills.warm_up(lanes)
+        before = nvml.used_bytes()
+        seconds = gpu_kills.kill(lanes, options.kills, options.kill_seconds)
+        after = gpu_kills.settled(nvml.used_bytes, before)
+    finally:
+        for lane in lanes:
+            lane.close()
+    killed = sum((lane.killed for lane in lanes), Counter())
+    answers = sum((lane.answers for lane in lanes), Counter())
+    for label, counts in (("kills", killed), ("answers meanwhile, one for each request", answers)):
+        figures.add(label, counts.total(), f"{dict(counts)}")
+    figures.add("seconds for the kills", seconds, "s")
     if before is not None and after is not None:
         figures.add("device memory before", before / MIB, "MiB")
         figures.add("device memory after", after / MIB, "MiB")
-
-
-def _settled(before: int | None) -> int | None:
-    """Returns the memory in use when it falls no more."""
-    last = None
-    for _ in range(20):
-        now = used_bytes()
-        if now is None or before is None or now <= before or now == last:
-            return now
-        last = now
-        time.sleep(0.5)
-    return last
-
-
-def _kill_all(server: Server, per_kind: int) -> dict[str, int]:
-    kinds = {"workers": kill_worker, "clients": kill_client, "regions": end_region}
-    counts = {}
-    for kind, kill in kinds.items():
-        with concurrent.futures.ThreadPoolExecutor(LANES) as pool:
-            lanes = [(server, number % LANES) for number in range(per_kind)]
-            locks = [threading.Lock() for _ in range(LANES)]
-            jobs = [pool.submit(_in_lane, locks[lane[1]], kill, *lane) for lane in lanes]
-            counts[kind] = sum(1 for job in jobs if job.result() is None)
-    return counts
-
-
-def _in_lane(lock: threading.Lock, kill: Callable[[Server, int], None], *lane: Any) -> None:
-    with lock:
-        kill(*lane)
-
-
-def kill_worker(server: Server, lane: int) -> None:
-    """Kill the process of an instance that has a client's memory open, and load its model again."""
-    client = kserve_client(server.address(HTTP), {}, 120.0)
-    name = f"lane{lane}"
-    with regions(server, 2 * MIB) as (first, second, _, target):
-        _infer(server, name, (first, second), 2 * MIB)
-        pid = int(target.read(1)[0])
-        os.kill(pid, signal.SIGKILL)
-        _await(lambda: not pathlib.Path(f"/proc/{pid}").exists())
-    client.unload(name)  # one that crashes often is not started again by itself
-    client.load(name)
-    client.close()
-
-
-def kill_client(server: Server, lane: int) -> None:
-    """Kill a client while it sends requests, and unregister its regions."""
-    arguments = ["--client", f"{server.http_port},{server.grpc_port},lane{lane}"]
-    command = [sys.executable, "-m", "benchmarks.gpu", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        names = process.stdout.readline().split()
-        process.kill()
-    client = kserve_client(server.address(HTTP), {}, 60.0)
-    for name in names:
-        client.unregister_device_memory(name)
-    client.close()
-
-
-def end_region(server: Server, lane: int) -> None:
-    """Free memory that is registered and in use, then unregister it."""
-    client = kserve_client(server.address(HTTP), {}, 60.0)
-    names = [f"gone{os.getpid()}_{next(_numbers)}" for _ in range(2)]
-    made = [Region(client, name, 2 * MIB) for name in names]
-    _infer(server, f"lane{lane}", (names[0], names[1]), 2 * MIB)
-    for region in made:
-        region.close(is_registered=False)
-    for name in names:
-        client.unregister_device_memory(name)
-    client.close()
-
-
-def _infer(server: Server, name: str, names: tuple[str, str], size: int) -> None:
-    """Send a request over HTTP, without a package."""
-    shared = [{"shared_memory_region": region, "shared_memory_byte_size": size} for region in names]
-    x = {"name": "X", "datatype": "FP32", "shape": [size // 4], "parameters": shared[0]}
-    body = {"inputs": [x], "outputs": [{"name": "Y", "parameters": shared[1]}]}
-    url = f"http://127.0.0.1:{server.http_port}/v2/models/{name}/infer"
-    urllib.request.urlopen(url, json.dumps(body).encode(), timeout=120).read()
-
-
-def _await(is_true: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_true():
-        if time.monotonic() > deadline:
-            raise SystemExit("expected something that has not happened in a minute")
-        time.sleep(0.01)
-
-
-def be_client(server: Any, name: str) -> None:
-    """Register memory, say so, and send requests until somebody ends this process."""
-    with regions(server, 2 * MIB) as (first, second, _, _):
-        _infer(server, name, (first, second), 2 * MIB)
-        print(first, second, flush=True)
-        while True:
-            _infer(server, name, (first, second), 2 * MIB)
-
-
-class _Ports:
-    def __init__(self, http_port: int, grpc_port: int) -> None:
-        self.http_port, self.grpc_port = http_port, grpc_port
-
-    address = Server.address
+        lost = (after - before) / MIB
+        figures.add("device memory that is lost", lost, "MiB", at_most=LOST_MIB)
 
 
 ROWS: dict[str, Callable[[Server, Figures, argparse.Namespace], None]] = {
-    "copies": measure_copies,
     "regions": measure_regions,
+    "copies": measure_copies,
+    "chain": measure_chain,
     "small": measure_small,
     "kills": measure_kills,
 }
-NEED_TORCH = {"copies", "small"}
-# The first number of its answer is its process id, which floats have exactly up to 2**24.
-PID_MODEL = (
-    model("x = np.array(x.as_numpy()); x[0] = os.getpid(); return pb_utils.Tensor('Y', x)"),
-    CONFIG.format(batch=0, more=""),
-)
+_KILLS = "kills"  # these have a server of their own, whose processes do not use torch
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = _options(arguments)
     if options.canned:
         serve_canned(options.canned.encode())
-    if options.client:
-        http_port, grpc_port, name = options.client.split(",")
-        be_client(_Ports(int(http_port), int(grpc_port)), name)
     if options.stand_in and STAND_IN not in os.environ:
-        run_with_stand_in("benchmarks.gpu")
-    rows = [name for name in options.only.split(",") if name in ROWS]
-    if options.stand_in:
-        rows = [name for name in rows if name not in NEED_TORCH]
-    models = dict(MODELS)
-    if NEED_TORCH & set(rows):
-        models |= TORCH_MODELS
-    if "kills" in rows:
-        models |= {f"lane{number}": PID_MODEL for number in range(LANES)}
+        run_with_stand_in("benchmarks.gpu", has_torch=True)
+    wanted = options.only.split(",")
+    if unknown := set(wanted) - set(ROWS):
+        raise SystemExit(f"there is no row {', '.join(sorted(unknown))}")
     figures = Figures()
+    began = time.monotonic()
+    try:
+        models = MODELS | chain_models(options.mib * MIB // 4)
+        _measure([name for name in wanted if name != _KILLS], models, figures, options)
+        if _KILLS in wanted:
+            lanes = [gpu_kills.lane_models(number) for number in range(options.lanes)]
+            models = {name: each for lane in lanes for name, each in lane.items()}
+            _measure([_KILLS], models, figures, options)
+    finally:
+        if options.json:
+            pathlib.Path(options.json).write_text(json.dumps(figures.values, indent=1))
+    figures.print_goals()
+    print(f"{time.monotonic() - began:.0f} s in all", flush=True)
+
+
+def _measure(
+    rows: list[str], models: dict[str, Model], figures: Figures, options: argparse.Namespace
+) -> None:
+    if not rows:
+        return
     with tempfile.TemporaryDirectory() as folder:
         server = Server(pathlib.Path(folder), models, stand_in=options.stand_in)
         try:
@@ -617,32 +461,21 @@ def main(arguments: list[str] | None = None) -> None:
                 ROWS[name](server, figures, options)
         finally:
             server.stop()
-            if options.json:
-                pathlib.Path(options.json).write_text(json.dumps(figures.values, indent=1))
-
-
-def run_with_stand_in(module: str) -> None:
-    """Begin anew where the library that stands for the driver is found."""
-    from tests.cuda.fake_library import environment  # noqa: PLC0415
-
-    more = {STAND_IN: "1", "CUDA_VISIBLE_DEVICES": "0"}
-    variables = {**environment(), **more, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    command = [sys.executable, "-m", module, *sys.argv[1:]]
-    raise SystemExit(subprocess.run(command, env=variables, check=False).returncode)
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu")
     add = parser.add_argument
     add("--only", default=",".join(ROWS), help=f"rows of {', '.join(ROWS)}")
-    add("--seconds", type=float, default=5.0, help="of each measurement")
+    add("--seconds", type=float, default=2.0, help="of each measurement")
     add("--rounds", type=int, default=2, help="of those that are compared; the best counts")
     add("--mib", type=int, default=16, help="of the large tensors")
     add("--kills", type=int, default=1000, help="a third each of workers, clients and regions")
+    add("--kill-seconds", type=float, default=80.0, help="no kill begins later than this")
+    add("--lanes", type=int, default=min(16, os.cpu_count() or 1), help="kills at the same time")
     add("--json", help="a file for the figures")
     add("--stand-in", action="store_true", help="without a GPU, with the library of tests/cuda")
     add("--canned", help=argparse.SUPPRESS)
-    add("--client", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 

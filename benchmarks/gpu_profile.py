@@ -438,10 +438,11 @@ def _raw_sender(port: int, size: int, names: Any) -> Callable[[], Any]:
 
 def profile(options: argparse.Namespace) -> None:
     """Start a server, send requests, and print what was asked for."""
-    from benchmarks import gpu  # noqa: PLC0415  it needs packages that watched processes do not
+    # They need packages that watched processes do not.
+    from benchmarks import gpu, gpu_setup  # noqa: PLC0415
 
     size = options.kib << 10
-    models = {"region": gpu.MODELS["region"] if options.plain else gpu.REGION_WITH_TORCH}
+    models = {"region": gpu.MODELS["region" if options.plain else "region_torch"]}
     flags = [] if options.front_ends is None else [f"--frontend-processes={options.front_ends}"]
     with tempfile.TemporaryDirectory() as folder:
         variables = {CALLS: "1"} if options.calls else {BARE: "1"} if options.bare else {}
@@ -452,10 +453,10 @@ def profile(options: argparse.Namespace) -> None:
         if not options.system_calls:
             watches = _customized(folder, variables)  # type: ignore[assignment]
         with watches:
-            server = gpu.Server(path, models, stand_in=options.stand_in, flags=flags)
+            server = gpu_setup.Server(path, models, stand_in=options.stand_in, flags=flags)
         try:
             server.await_ready()
-            with gpu.regions(server, size) as (first, second, _, _):
+            with gpu_setup.regions(server, size) as (first, second, _, _):
                 send = _sender(options, server, size, (first, second))
                 for _ in range(50):
                     send()
@@ -505,11 +506,11 @@ def main(arguments: list[str] | None = None) -> None:
     add("--stand-in", action="store_true", help="without a GPU, with the library of tests/cuda")
     options = parser.parse_args(arguments)
     if options.stand_in:
-        from benchmarks import gpu  # noqa: PLC0415
+        from benchmarks import gpu_setup  # noqa: PLC0415
 
         options.plain = True
-        if gpu.STAND_IN not in os.environ:
-            gpu.run_with_stand_in("benchmarks.gpu_profile")
+        if gpu_setup.STAND_IN not in os.environ:
+            gpu_setup.run_with_stand_in("benchmarks.gpu_profile", has_torch=False)
     profile(options)
 
 

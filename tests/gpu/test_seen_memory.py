@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks.gpu import Region
+from benchmarks.gpu_setup import Region
 from pytriton.client.kserve.address import parse_address
 from pytriton.client.kserve.errors import AskError
 from pytriton.client.kserve.http_client import kserve_client
@@ -190,16 +190,14 @@ def test_perf_keeps_tensors_in_gpu_memory(server, protocol):
     assert "    Inference count: 200\n" in found.stdout
 
 
-def test_kills_leave_no_memory_behind():
-    command = [sys.executable, "-m", "benchmarks.gpu", "--only", "kills", "--kills", "24"]
+def test_kills_leave_no_memory_behind(tmp_path):
+    words = f"--only kills --lanes 4 --kills 24 --json {tmp_path / 'f.json'}"
+    command = [sys.executable, "-m", "benchmarks.gpu", *words.split()]
     found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert found.returncode == 0, found.stdout + found.stderr
-    lines = {line[:20]: line for line in found.stdout.splitlines()}
-    if "device memory before" not in lines:
-        pytest.skip("nothing tells the memory of the GPU")
+    figures = json.loads((tmp_path / "f.json").read_text())
 
-    before, after = (
-        float(lines[name].split()[3].replace(",", ""))
-        for name in ("device memory before", "device memory after ")
-    )
-    assert after <= before + 64
+    assert figures["kills"] == 24
+    if "device memory that is lost" not in figures:
+        pytest.skip("NVML does not tell the memory of the GPU")
+    assert figures["device memory that is lost"] <= 64
