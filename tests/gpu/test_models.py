@@ -151,7 +151,7 @@ def test_call_has_its_tensors_where_they_belong(server, command, factor, is_cpu)
 
 
 def test_memory_does_not_grow_and_is_given_back(server):
-    row = np.full(16 << 20, 5, np.float32)  # 64 MiB
+    row = np.full(8 << 20, 5, np.float32)  # 32 MiB
     row[0] = 1
     for _ in range(30):  # one of them is kept only as long as it is used
         run(server, "caller", row)
