@@ -122,7 +122,8 @@ class Traffic:
     def _run(self) -> None:
         try:
             while not self._is_over.is_set():
-                self._sender.send()
+                if not self._sender.send():
+                    time.sleep(0.005)  # a model that is loaded just now needs the cores
         except BaseException as error:  # noqa: BLE001  `stop` raises it
             self._failure = error
 
