@@ -395,9 +395,9 @@ def measure_kills(server: Server, figures: Figures, options: argparse.Namespace)
     lanes = [gpu_kills.Lane(server, number) for number in range(options.lanes)]
     try:
         gpu_kills.warm_up(lanes)
-        before = nvml.used_bytes()
+        before = gpu_kills.settled(nvml.used_bytes)
         seconds = gpu_kills.kill(lanes, options.kills, options.kill_seconds)
-        after = gpu_kills.settled(nvml.used_bytes, before)
+        after = gpu_kills.settled(nvml.used_bytes)
     finally:
         for lane in lanes:
             lane.close()

@@ -36,7 +36,7 @@ from benchmarks.gpu_setup import model as answering_model
 from pytriton.client.kserve.address import parse_address
 from pytriton.client.kserve.http_client import kserve_client
 
-COUNT = 1 << 16  # numbers in a tensor
+COUNT = 1 << 19  # numbers in a tensor
 SIZE = 4 * COUNT
 ANSWER_S = 120.0  # a request without an answer for so long hangs
 WORKERS, CLIENTS, REGIONS = "workers", "clients", "regions"
@@ -200,8 +200,8 @@ class Lane:
         turn = next(self._turns)
         traffic.await_results(2)  # the second one is of the process that is there now
         pid = int(target.read(2)[turn])
-        if pid <= 1:
-            raise AssertionError("the answer has no process id")
+        if self._server.process.pid not in _ancestors(pid):
+            raise AssertionError(f"the answer has {pid}, which is no process of a model")
         os.kill(pid, signal.SIGKILL)
         await_true(lambda: not pathlib.Path(f"/proc/{pid}").exists(), "the end of a process")
         # One that crashes often is not started again by itself.
@@ -239,6 +239,17 @@ class Lane:
         self._nursery.communicate()
 
 
+def _ancestors(pid: int) -> Iterator[int]:
+    """Yields the parent of a process, its parent, and so on; nothing if there is none such."""
+    while pid > 1:
+        try:
+            status = pathlib.Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return
+        pid = int(status.rpartition(")")[2].split()[1])
+        yield pid
+
+
 def kill(lanes: list[Lane], count: int, seconds: float) -> float:
     """Kill so many, a third of each kind, or as many as fit into the time; returns the seconds."""
     began = time.monotonic()
@@ -270,15 +281,17 @@ def warm_up(lanes: list[Lane]) -> None:
         lane.answers.clear()
 
 
-def settled(read: Callable[[], int | None], before: int | None) -> int | None:
-    """Returns the memory in use when it falls no more."""
-    last = None
+def settled(read: Callable[[], int | None]) -> int | None:
+    """Returns the memory in use when it changes no more: contexts end some time after processes."""
+    last = read()
     for _ in range(20):
+        if last is None:
+            return None
+        time.sleep(0.5)
         now = read()
-        if now is None or before is None or now <= before or now == last:
+        if now == last:
             return now
         last = now
-        time.sleep(0.5)
     return last
 
 

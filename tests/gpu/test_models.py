@@ -81,6 +81,10 @@ sent = pb_utils.Tensor.from_dlpack("X", torch.as_tensor(data).cuda())
 options = {3: {"preferred_memory": cpu}, 4: {"preferred_memory": gpu}}.get(command, {})
 name = {2: "same", 4: "host"}.get(command, "double")
 y = infer(name, sent, **options)
+if command == 5:  # two small allocations, of which the driver may have made one block
+    kept = infer("host", sent, preferred_memory=gpu)
+    y = infer("host", sent, preferred_memory=gpu)
+    y = infer("double", pb_utils.Tensor.from_dlpack("X", y))
 if command == 6:
     y = infer("double", pb_utils.Tensor.from_dlpack("X", y))
 values = y.as_numpy() if y.is_cpu() else torch.from_dlpack(y).cpu().numpy()
@@ -148,6 +152,10 @@ def test_call_has_its_tensors_where_they_belong(server, command, factor, is_cpu)
     row[0] = command
 
     assert run(server, "caller", row).ravel().tolist() == [5 * factor, is_cpu]
+
+
+def test_small_allocation_is_found_in_its_block(server):
+    assert server.infer("caller", 5, 7.0) == [42.0, 0.0]
 
 
 def test_memory_does_not_grow_and_is_given_back(server):
