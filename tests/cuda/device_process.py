@@ -15,6 +15,7 @@ import numpy as np
 
 from pytriton.runtime.cuda import driver as cuda_driver
 from tests.cuda.fake_library import environment
+from tests.e2e.waiting import DEADLINE_S
 
 
 class DeviceProcess:
@@ -48,11 +49,11 @@ class DeviceProcess:
     def close(self):
         self._process.stdin.close()
         self._process.stdout.close()
-        self._process.wait(60)
+        self._process.wait(DEADLINE_S)
 
     def kill(self):
         self._process.kill()
-        self._process.wait(60)
+        self._process.wait(DEADLINE_S)
 
     def _ask(self, *words):
         self._process.stdin.write(" ".join(map(str, words)) + "\n")

@@ -11,6 +11,7 @@ from collections import Counter
 
 from pytriton.runtime.cuda import driver as cuda_driver
 from pytriton.runtime.cuda.driver import CudaError
+from tests.e2e.waiting import DEADLINE_S
 
 
 class FakeMachine:
@@ -194,7 +195,7 @@ class FakeDriver:
         self.calls[name] += 1
         self.log.append((name, *arguments))
         if name in self.gates:
-            assert self.gates[name].wait(30), f"nobody has opened the gate of {name}"
+            assert self.gates[name].wait(DEADLINE_S), f"nobody has opened the gate of {name}"
         if name in self.failing:
             raise CudaError(name, self.failing[name])
         if needs_context and getattr(self._current, "device", None) is None:

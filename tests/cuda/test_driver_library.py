@@ -12,6 +12,7 @@ import pytest
 
 from pytriton.runtime.cuda import driver as cuda_driver
 from tests.cuda.fake_library import environment, library_folder, needs_compiler
+from tests.e2e.waiting import DEADLINE_S
 
 pytestmark = needs_compiler
 
@@ -39,7 +40,7 @@ def run(program, **variables):
         env=environment(**variables),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
         check=False,
     )
     assert result.returncode == 0, result.stderr
