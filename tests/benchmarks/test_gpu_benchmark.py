@@ -26,6 +26,7 @@ def test_all_figures_are_measured_without_a_gpu(tmp_path):
     assert figures["CUDA shared memory, 1 MiB, http, 1 tritonclient"] > 0
     assert figures["CUDA shared memory, 16 MiB, grpc, 1 connection of the generator"] > 0
     assert figures["identity through the GPU as a part of that on the host"] > 0
+    assert figures["bytes over PCIe by our copies meanwhile"] > 0
     assert figures["small model on the GPU as a part of that on the host"] > 0
     for words in ("ensemble of three steps", "model that calls two"):
         assert figures[f"{words}, bytes over PCIe by our copies"] == 0
