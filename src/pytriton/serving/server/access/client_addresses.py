@@ -14,12 +14,13 @@ import functools
 import ipaddress
 import re
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytriton.serving.server.access.decisions import HeaderLookup
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
-# Returns the value of a header by its lower-case name; None if the request has none. Several
-# headers of one name are joined by commas in the order in which they came.
-HeaderLookup = Callable[[bytes], bytes | None]
 
 FORWARDED_FOR, FORWARDED = b"x-forwarded-for", b"forwarded"
 # What is left of this many bytes is not looked at: a chain of proxies is shorter.
@@ -88,6 +89,7 @@ class TrustedProxies:
         Args:
             peer: the address of the other end of the connection; empty: it has none.
             header: returns the values of its headers, which only those of proxies are asked for.
+                Several headers of one name are joined by commas in the order in which they came.
         """
         if not self._is_proxy(peer):
             return peer

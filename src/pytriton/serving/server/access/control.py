@@ -27,11 +27,10 @@ from pytriton.serving.server.access.credentials import (
     Authenticator,
     Credential,
     Failure,
-    HeaderLookup,
     Identity,
     read_credential,
 )
-from pytriton.serving.server.access.decisions import Client, Denial, Reason, Scope
+from pytriton.serving.server.access.decisions import Client, Denial, HeaderLookup, Reason, Scope
 from pytriton.serving.server.access.policy import EVERYTHING, HEALTH, Policy, Rights
 from pytriton.serving.server.access.signature_budget import SignatureBudget
 from pytriton.serving.server.access.throttle import MAX_ADDRESSES, Throttle, address_group

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import hmac
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from pytriton.base.security import API_KEY_HEADER
 from pytriton.serving.server.access.certificates import ClientCertificate, matches
-from pytriton.serving.server.access.decisions import OWN_KEY_HEADER, Reason
+from pytriton.serving.server.access.decisions import OWN_KEY_HEADER, HeaderLookup, Reason
 from pytriton.serving.server.access.keys import PREFIX, has_secret, split_key
 from pytriton.serving.server.access.policy import CertificateRule, Policy
 from pytriton.serving.server.access.signature_budget import RunCheck
-
-# Returns the value of a header by its lower-case name; None if the request has none.
-HeaderLookup = Callable[[bytes], bytes | None]
 
 AUTHORIZATION, API_KEY = b"authorization", API_KEY_HEADER.encode()
 _OWN_KEY = OWN_KEY_HEADER.encode()

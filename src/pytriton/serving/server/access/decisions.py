@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from pytriton.serving.server.access.control import Grant
 
 T = TypeVar("T")
+# Returns the value of a header by its lower-case name; None if the request has none.
+HeaderLookup = Callable[[bytes], bytes | None]
 
 OWN_KEY_HEADER = "pytriton-own-key"  # of processes of the user who runs the server
 UNLOADS_OTHERS = "expected no unload_dependents, as it may unload models without a right to them"

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel
-    from pytriton.serving.server.access.client_addresses import HeaderLookup, TrustedProxies
+    from pytriton.serving.server.access.client_addresses import TrustedProxies
+    from pytriton.serving.server.access.decisions import HeaderLookup
     from pytriton.serving.server.grpc.api import GrpcApi
     from pytriton.serving.server.grpc.call import GrpcCall
     from pytriton.serving.server.grpc.connection import CallHandler

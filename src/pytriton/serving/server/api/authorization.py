@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import hmac
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,11 +21,7 @@ from pytriton.serving.server.api.status import GRPC_RESTRICTED, HTTP_RESTRICTED
 
 if TYPE_CHECKING:
     from pytriton.serving.server.access.control import AccessControl, Grant
-    from pytriton.serving.server.access.decisions import Client
-
-# Returns the value of a header by its lower-case name; None if the request has none.
-HeaderLookup = Callable[[bytes], bytes | None]
-
+    from pytriton.serving.server.access.decisions import Client, HeaderLookup
 
 RECORDING = "recording"  # the API that gives away what clients send: it always needs a token
 _CLOSED = (

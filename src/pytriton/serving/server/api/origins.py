@@ -20,7 +20,7 @@ import msgspec
 from pytriton.exceptions import PyTritonValidationError
 
 if TYPE_CHECKING:
-    from pytriton.serving.server.api.authorization import HeaderLookup
+    from pytriton.serving.server.access.decisions import HeaderLookup
 
 ANY = "*"
 FOREIGN_PAGES = "foreign_pages"  # the name in metrics of what is refused here

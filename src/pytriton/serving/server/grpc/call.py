@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pytriton.protocol.grpc import CallHead
     from pytriton.protocol.http2 import Http2Connection
     from pytriton.protocol.http2.headers import Field
+    from pytriton.serving.server.access.decisions import HeaderLookup
     from pytriton.serving.server.api.background import Background, LoopBudget
 
 SMALL_BYTES = 64 << 10  # up to this size, compressed at once, in 2 ms at most
@@ -445,7 +446,7 @@ class RefusedGrpcCall(GrpcCall):
         self.finish(*self._refusal)
 
 
-def header_of(head: CallHead) -> Callable[[bytes], bytes | None]:
+def header_of(head: CallHead) -> HeaderLookup:
     """Returns what finds the values of metadata, for authorisation.
 
     Several different values of a name are never accepted: they are no value of a restricted API,

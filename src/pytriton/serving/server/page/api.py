@@ -28,7 +28,6 @@ from pytriton.protocol.openapi import openapi_document
 from pytriton.serving.server.access.decisions import Denial, Scope
 from pytriton.serving.server.api.authorization import (
     Authorization,
-    HeaderLookup,
     RestrictedGroup,
     RestrictedProtocol,
 )
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.server.access.control import AccessControl
+    from pytriton.serving.server.access.decisions import HeaderLookup
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.reader import RequestHead
     from pytriton.serving.server.options.server_options import ServerOptions
@@ -64,8 +64,6 @@ if TYPE_CHECKING:
     from pytriton.serving.server.page.history import History
     from pytriton.serving.server.page.routes import PageRoute
     from pytriton.serving.server.tracing.tracing import TraceBeginner
-
-    Headers = Callable[[bytes], bytes | None]
 
 logger = logging.getLogger(__name__)
 
@@ -271,7 +269,7 @@ class PageApi:
                 await asyncio.sleep(0)
         return dump_json({"models": entries})
 
-    def _known_models(self, header: Headers) -> list[tuple[IndexEntry, ManagedModel | None]]:
+    def _known_models(self, header: HeaderLookup) -> list[tuple[IndexEntry, ManagedModel | None]]:
         """Returns the models that a client may know; PageRefusalError if it may know none."""
         index_refusal = self._access.refusal("model-repository", header)
         metadata_refusal = self._access.refusal("metadata", header)
