@@ -7,6 +7,7 @@ They are other classes than the usual ones, so that servers without an access lo
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import hpack
@@ -80,6 +81,7 @@ class LoggedAnswers(HttpConnection):
     access_log: AccessLog  # set in the class of a server, as the ones below
     with_health: bool
     with_costs = False
+    proxies: TrustedProxies | None = None  # None: none are believed
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -166,10 +168,13 @@ class LoggedAnswers(HttpConnection):
         route: Any = getattr(resolved, "route", None)
         if not self.with_health and route is not None and route.endpoint.api == "health":
             return
+        client = self._client
+        if self.proxies is not None:
+            client = _forwarded_client(self.proxies, client, head.headers.get)
         self.access_log.add(
             AccessEntry(
                 time.time(),
-                self._client,
+                client,
                 HTTP,
                 head.method or b"-",
                 head.target or b"-",
@@ -219,20 +224,8 @@ class LoggedHttp2Stream(LoggedAnswers, Http2Stream):
         super().abandon()
 
 
-class ForwardedAnswers(LoggedAnswers):
-    """The answers to requests that proxies pass on, each of which may be of another client."""
-
-    proxies: TrustedProxies  # set in the class of a server
-
-    def _add(self, head: RequestHead, *facts: Any) -> None:
-        connected = self._client
-        self._client = _forwarded_client(self.proxies, connected, head.headers.get)
-        super()._add(head, *facts)
-        self._client = connected
-
-
 def _forwarded_client(proxies: TrustedProxies, connected: str, header: HeaderLookup) -> str:
-    """Returns the client of a request; a client behind a proxy has no port."""
+    """Returns the client of a request that a proxy may have passed on; then it has no port."""
     host = connected.rpartition(":")[0].strip("[]")
     found = proxies.client_of(host, header)
     return connected if found == host else found
@@ -340,6 +333,7 @@ class LoggedGrpcConnection(GrpcConnection):
     access_log: AccessLog  # set in the class of a server, as the ones below
     with_health: bool
     with_costs = False
+    proxies: TrustedProxies | None = None  # None: none are believed
 
     def __init__(self, handler: CallHandler, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(handler, loop)
@@ -392,10 +386,13 @@ class LoggedGrpcConnection(GrpcConnection):
         head = record.head
         if not self.with_health and head.path in _HEALTH:
             return
+        client = self._client
+        if self.proxies is not None:
+            client = _forwarded_client(self.proxies, client, partial(_joined_values, head))
         self.access_log.add(
             AccessEntry(
                 time.time(),
-                self._client,
+                client,
                 GRPC,
                 b"",
                 head.path.encode("latin-1", "backslashreplace"),
@@ -413,23 +410,6 @@ class LoggedGrpcConnection(GrpcConnection):
         )
 
 
-class ForwardedGrpcConnection(LoggedGrpcConnection):
-    """A connection whose calls proxies pass on, each of which may be of another client."""
-
-    proxies: TrustedProxies  # set in the class of a server
-
-    def _on_end(self, stream_id: int, status: int) -> None:
-        connected, fields = self._client, self.records[stream_id].head.fields
-
-        def header(name: bytes) -> bytes | None:
-            parts = [value for other, value in fields if other == name]
-            return b", ".join(parts) if parts else None
-
-        self._client = _forwarded_client(self.proxies, connected, header)
-        super()._on_end(stream_id, status)
-        self._client = connected
-
-
 def status_of(block: bytes) -> int:
     """Returns the status in a header block of ours."""
     if block == OK_TRAILERS:
@@ -437,6 +417,12 @@ def status_of(block: bytes) -> int:
     fields = dict(hpack.Decoder().decode(block, raw=True))
     text = fields.get(b"grpc-status", b"")
     return int(text) if text else _HTTP_ERROR
+
+
+def _joined_values(head: GrpcHead, name: bytes) -> bytes | None:
+    """Returns the values of all fields of a name, in their order; None if there are none."""
+    values = [value for other, value in head.fields if other == name]
+    return b", ".join(values) if values else None
 
 
 def _user_agent(head: GrpcHead) -> bytes:
@@ -456,9 +442,6 @@ class AccessLogUse:
         proxies: TrustedProxies | None = None,
     ) -> None:
         self.log = AccessLog(options, loop)
-        # Other classes again, so that requests are not asked for proxies that nobody named.
-        self._forwarded = () if proxies is None else (ForwardedAnswers,)
-        self._grpc_class = LoggedGrpcConnection if proxies is None else ForwardedGrpcConnection
         self._with_costs = bool(options.fields)
         self._members = {
             "access_log": self.log,
@@ -472,20 +455,16 @@ class AccessLogUse:
         handler.is_timed = True
         usual, stream = handler.connection_class, handler.stream_class
         handler.connection_class = type(
-            f"Logged{usual.__name__}",
-            (*self._forwarded, LoggedHttpConnection, usual),
-            dict(self._members),
+            f"Logged{usual.__name__}", (LoggedHttpConnection, usual), dict(self._members)
         )
         handler.stream_class = type(
-            f"Logged{stream.__name__}",
-            (*self._forwarded, LoggedHttp2Stream, stream),
-            dict(self._members),
+            f"Logged{stream.__name__}", (LoggedHttp2Stream, stream), dict(self._members)
         )
 
     def use_grpc(self, api: GrpcApi) -> None:
         """Log the calls of the gRPC port."""
         api.connection_class = type(
-            "LoggedGrpcConnection", (self._grpc_class,), dict(self._members)
+            "LoggedGrpcConnection", (LoggedGrpcConnection,), dict(self._members)
         )
 
     def use_engine(self, engine: EngineClient) -> None:
