@@ -226,6 +226,30 @@ class HttpConnection:
         headers: bytes = b"",
     ) -> None:
         """Answer the current request; `headers` are whole lines."""
+        request = self._current
+        if request is None:  # the client has left
+            return
+        if self._is_streaming:
+            self._break_off()
+            return
+        head, cors = request.head, self._handler.cors
+        if cors is not None and head.method != b"OPTIONS":  # those say it themselves
+            headers += cors.answer_headers(head.headers.get)
+        self._send(head, status, parts, content_type, headers)
+
+    def _send(
+        self,
+        head: RequestHead,
+        status: int,
+        parts: Sequence[Buffer],
+        content_type: bytes,
+        headers: bytes,
+    ) -> None:
+        """Send the whole response to a request with this head, which ends with it."""
+        raise NotImplementedError
+
+    def _break_off(self) -> None:
+        """Tell the client that a streamed response stays incomplete."""
         raise NotImplementedError
 
     def respond_small(
@@ -245,6 +269,19 @@ class HttpConnection:
 
     def begin_stream(self, status: int, content_type: bytes, headers: bytes = b"") -> None:
         """Begin a response of unknown length, with lines of headers; `stream` follows."""
+        request = self._current
+        if request is None:
+            return
+        self._is_streaming = True
+        head, cors = request.head, self._handler.cors
+        if cors is not None:
+            headers += cors.answer_headers(head.headers.get)
+        self._send_stream_head(head, status, content_type, headers)
+
+    def _send_stream_head(
+        self, head: RequestHead, status: int, content_type: bytes, headers: bytes
+    ) -> None:
+        """Send the head of a streamed response to a request with this head."""
         raise NotImplementedError
 
     def stream(self, part: bytes) -> None:
@@ -286,9 +323,6 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         self._waiting: deque[HttpRequest | Expectation | HttpRefusal] = deque()
         self._waiting_bytes = 0  # of the bodies of these requests
         self._is_processing_scheduled = False
-
-        # The answers to pages of other origins have more headers, if some are allowed.
-        self._cors = handler.origins if handler.origins.has_cors else None
 
         self._timeouts = ClientTimeouts(handler.limits)
         self._was_used = False  # since the last check for idle connections
@@ -408,24 +442,16 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
 
     # Responding
 
-    def respond(
+    def _send(
         self,
+        head: RequestHead,
         status: int,
-        parts: Sequence[Buffer] = (),
-        content_type: bytes = JSON_TYPE,
-        headers: bytes = b"",
+        parts: Sequence[Buffer],
+        content_type: bytes,
+        headers: bytes,
     ) -> None:
-        """Answer the current request; `headers` are whole lines."""
-        request = self._current
-        if request is None:  # the client has disconnected
-            return
-        if self._is_streaming:  # closing tells the client that the streamed response is incomplete
-            self.close()
-            return
         size = sum(map(len, parts))
-        closes = self._closes_after(head := request.head)
-        if self._cors is not None and head.method != b"OPTIONS":  # those say it themselves
-            headers += self._cors.answer_headers(head.headers.get)
+        closes = not head.keep_alive or (self._closes_when_idle and not self._waiting)
         text = response_head(
             status, content_type, headers, size, closes=closes, is_http_10=head.is_http_10
         )
@@ -436,6 +462,9 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         else:
             self._write_parts([text, *parts])
         self._end_exchange(closes=closes)
+
+    def _break_off(self) -> None:
+        self.close()
 
     def respond_small(
         self, json_length: int | None, body: bytes, encoding: str = "identity"
@@ -454,15 +483,10 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
             if self._waiting:
                 self._process_waiting_soon()
 
-    def begin_stream(self, status: int, content_type: bytes, headers: bytes = b"") -> None:
-        """Begin a response of unknown length, with lines of headers; `stream` follows."""
-        request = self._current
-        if request is None:
-            return
-        self._is_streaming = True
-        head, closes = request.head, self._closes_after(request.head, is_stream=True)
-        if self._cors is not None:
-            headers += self._cors.answer_headers(head.headers.get)
+    def _send_stream_head(
+        self, head: RequestHead, status: int, content_type: bytes, headers: bytes
+    ) -> None:
+        closes = self._closes_after_stream(head)
         is_chunked = not head.is_http_10
         text = stream_head(status, content_type, headers, closes=closes, is_chunked=is_chunked)
         self._transport.write(text)
@@ -483,11 +507,11 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         self._is_streaming = False
         if not request.head.is_http_10:
             self._transport.write(b"0\r\n\r\n")
-        self._end_exchange(closes=self._closes_after(request.head, is_stream=True))
+        self._end_exchange(closes=self._closes_after_stream(request.head))
 
-    def _closes_after(self, head: RequestHead, *, is_stream: bool = False) -> bool:
-        closes = self._closes_when_idle and not self._waiting
-        return closes or not head.keep_alive or (is_stream and head.is_http_10)
+    def _closes_after_stream(self, head: RequestHead) -> bool:
+        is_last = self._closes_when_idle and not self._waiting
+        return is_last or not head.keep_alive or head.is_http_10
 
     def _end_exchange(self, *, closes: bool) -> None:
         self._current = self._exchange = None
@@ -530,9 +554,9 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
 
     def _send_refusal(self, status: int, message: str) -> None:
         logger.debug("HTTP error %d: %s", status, message)
-        headers = b""
-        if self._cors is not None:
-            headers = self._cors.answer_headers(self._reader.head.headers.get)
+        headers, cors = b"", self._handler.cors
+        if cors is not None:
+            headers = cors.answer_headers(self._reader.head.headers.get)
         self._transport.write(refusal(status, message, headers))
         self._linger()
 

@@ -93,6 +93,8 @@ class HttpHandler:
     ) -> None:
         self.limits = limits
         self.origins = origins
+        # Adds headers to the answers to pages of other origins, if some are allowed.
+        self.cors = origins if origins.has_cors else None
         self.request_memory = RequestMemory() if request_memory is None else request_memory
         self.refusals: Counter[str] = Counter()  # by the limit that a request exceeded
         self.loop = loop

@@ -80,8 +80,6 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
     def __init__(self, handler: HttpHandler) -> None:
         super().__init__(handler.http2_limits, handler.limits, handler.flushes, handler.loop)
         self.handler = handler
-        # The answers to pages of other origins have more headers, if some are allowed.
-        self.cors = handler.origins if handler.origins.has_cors else None
         self._read_parts: Any = None
         self._direct_bytes = 0  # the size of the memory for the next read, if a body has some
         self._bodies: dict[int, RequestBody] = {}  # of requests that are not complete

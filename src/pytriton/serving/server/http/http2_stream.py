@@ -19,7 +19,6 @@ from pytriton.protocol.http2 import Http2ErrorCode, IncompleteInput, encode_head
 from pytriton.protocol.http2.frames import BodyFrames
 from pytriton.runtime.transport.arena import forget
 from pytriton.serving.server.http.connection import (
-    JSON_TYPE,
     NO_CONTENT,
     REFUSAL_HEADERS,
     HttpConnection,
@@ -232,27 +231,21 @@ class Http2Stream(HttpConnection):
         self._handler.on_unread(head, status, message)
         self.respond_error(status, message, REFUSAL_HEADERS.get(status, b""))
 
-    def respond(
+    def _send(
         self,
+        head: RequestHead,
         status: int,
-        parts: Sequence[Buffer] = (),
-        content_type: bytes = JSON_TYPE,
-        headers: bytes = b"",
+        parts: Sequence[Buffer],
+        content_type: bytes,
+        headers: bytes,
     ) -> None:
-        """Answer the request; `headers` are whole lines."""
-        request = self._current
-        if request is None:  # the client has reset the stream
-            return
-        if self._is_streaming:  # a reset tells the client that the streamed response is incomplete
-            self.drop(Http2ErrorCode.INTERNAL_ERROR)
-            return
-        head, cors = request.head, self._connection.cors
-        if cors is not None and head.method != b"OPTIONS":  # those say it themselves
-            headers += cors.answer_headers(head.headers.get)
         block = response_block(status, content_type, headers, sum(map(len, parts)))
         body = () if head.method == b"HEAD" else parts
         self._connection.http2.send_body(self.stream_id, block, body)
         self._end()
+
+    def _break_off(self) -> None:
+        self.drop(Http2ErrorCode.INTERNAL_ERROR)
 
     def respond_small(
         self, json_length: int | None, body: bytes, encoding: str = "identity"
@@ -268,14 +261,9 @@ class Http2Stream(HttpConnection):
         # The windows of the client are too small, or the answer is compressed.
         self.respond(200, (body,), *body_headers(json_length, encoding))
 
-    def begin_stream(self, status: int, content_type: bytes, headers: bytes = b"") -> None:
-        """Begin a response of unknown length, with lines of headers; `stream` follows."""
-        request, cors = self._current, self._connection.cors
-        if request is None:
-            return
-        self._is_streaming = True
-        if cors is not None:
-            headers += cors.answer_headers(request.head.headers.get)
+    def _send_stream_head(
+        self, head: RequestHead, status: int, content_type: bytes, headers: bytes
+    ) -> None:
         block = response_block(status, content_type, headers)
         self._connection.http2.send_headers(self.stream_id, block)
         self._connection.flush_soon()
