@@ -51,7 +51,7 @@ from pytriton.serving.server.frontend.pool import FrontEndPool
 from pytriton.serving.server.frontend.reply_outbox import ReplyOutbox
 from pytriton.serving.server.frontend.session import FrontEndRequest
 from pytriton.serving.server.grpc.connection import GrpcConnection
-from pytriton.serving.server.http.connection import Http1Connection
+from pytriton.serving.server.http.http1_connection import Http1Connection
 from tests.simulation.faults import HANG_S
 from tests.simulation.scenario import Run, Scenario, make_scenario
 

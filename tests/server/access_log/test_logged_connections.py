@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pytriton.serving.server.access_log.connections import LoggedHttp2Stream, LoggedHttpConnection
-from pytriton.serving.server.http.connection import Http1Connection
+from pytriton.serving.server.http.http1_connection import Http1Connection
 from pytriton.serving.server.options.server_options import ClientLimits
 from tests.fakes import FakeLoop
 from tests.server.http2_fakes import Http2Client, head

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from pytriton.serving.server.http.connection import TRANSITIONS, ConnectionState
+from pytriton.serving.server.http.http1_connection import TRANSITIONS, ConnectionState
 from pytriton.serving.server.options.server_options import ClientLimits
 from tests.fake_network import byte_by_byte
 from tests.server.http_fakes import Client, FakeLoop, ScriptedHandler, chunked, get, post

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pytriton.serving.server.http.connection import MAX_PIPELINED
+from pytriton.serving.server.http.http1_connection import MAX_PIPELINED
 from tests.fake_network import HIGH_WATER_BYTES
 from tests.server.http_fakes import Client, get
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.serving.server.http.connection import READ_BYTES
+from pytriton.serving.server.http.http1_connection import READ_BYTES
 from pytriton.serving.server.http.reader import (
     LARGE_BODY_BYTES,
     MAX_CACHED_HEAD_BYTES,

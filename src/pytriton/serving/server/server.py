@@ -31,7 +31,7 @@ from pytriton.serving.server.api.origins import FOREIGN_PAGES
 from pytriton.serving.server.api.request_memory import REQUEST_MEMORY, RequestMemory
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.frontend.front_end import FrontEnd
-from pytriton.serving.server.http.connection import refusal
+from pytriton.serving.server.http.http1_connection import refusal
 from pytriton.serving.server.metrics.api import MAX_SCRAPES, MetricsApi
 from pytriton.serving.server.page.history import Sampler
 from pytriton.serving.server.page.routes import owns

@@ -26,12 +26,8 @@ from pytriton.serving.server.access_log.access_log import (
 )
 from pytriton.serving.server.grpc.columns import ColumnCall
 from pytriton.serving.server.grpc.connection import GrpcConnection
-from pytriton.serving.server.http.connection import (
-    JSON_TYPE,
-    Http1Connection,
-    HttpConnection,
-    refusal,
-)
+from pytriton.serving.server.http.connection import JSON_TYPE, HttpConnection
+from pytriton.serving.server.http.http1_connection import Http1Connection, refusal
 from pytriton.serving.server.http.http2_stream import Http2Stream
 from pytriton.serving.server.http.reader import RequestHead
 

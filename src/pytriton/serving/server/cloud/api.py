@@ -15,8 +15,8 @@ import msgspec
 
 from pytriton.base.errors import ServerError
 from pytriton.serving.server.http.bodies import SMALL_BODY
-from pytriton.serving.server.http.connection import Http1Connection
 from pytriton.serving.server.http.handler import HttpHandler
+from pytriton.serving.server.http.http1_connection import Http1Connection
 from pytriton.serving.server.http.http2_stream import Http2Stream
 from pytriton.serving.server.http.infer import respond_server_error
 from pytriton.serving.server.http.reader import HttpRequest, RequestHead

@@ -23,12 +23,8 @@ from pytriton.serving.server.cloud.api import (
     binary_type,
     infer_target,
 )
-from pytriton.serving.server.http.connection import (
-    JSON_TYPE,
-    Http1Connection,
-    HttpConnection,
-    body_headers,
-)
+from pytriton.serving.server.http.connection import JSON_TYPE, HttpConnection, body_headers
+from pytriton.serving.server.http.http1_connection import Http1Connection
 from pytriton.serving.server.http.http2_stream import Http2Stream
 from pytriton.serving.server.http.routes import HttpEndpoint, Route, request_path
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.cloud import apis as cloud_apis
     from pytriton.serving.server.cloud.api import CloudApi
     from pytriton.serving.server.grpc.connection import GrpcConnection
-    from pytriton.serving.server.http.connection import Http1Connection
+    from pytriton.serving.server.http.http1_connection import Http1Connection
     from pytriton.serving.server.http.http2_connection import Http2ServerConnection
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.process.clients import ConnectionSet

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.serving.server.api.http2_transport import FlushQueue
 from pytriton.serving.server.api.request_memory import RequestMemory
-from pytriton.serving.server.http.connection import READ_BYTES, Http1Connection
+from pytriton.serving.server.http.http1_connection import READ_BYTES, Http1Connection
 from pytriton.serving.server.http.http2_connection import Http2ServerConnection, http2_limits
 from pytriton.serving.server.http.http2_stream import Http2Stream
 from pytriton.serving.server.http.reader import (

@@ -1,0 +1,505 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One connection of HTTP/1.1: it receives requests and sends responses in order.
+
+A response is sent whole or as a stream. The reader parses requests; here are keep-alive,
+pipelining, flow control, and clients' timeouts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import http
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytriton.serving.server.http.connection import (
+    BINARY_TYPE,
+    JSON_LENGTH_LINE,
+    JSON_TYPE,
+    NO_CONTENT,
+    REFUSAL_HEADERS,
+    HttpConnection,
+    body_headers,
+    error_body,
+)
+from pytriton.serving.server.http.reader import (
+    LARGE_BODY_BYTES,
+    HttpRequest,
+    RequestHead,
+    RequestReader,
+)
+from pytriton.serving.server.http.timeouts import LINGER_S, ClientTimeouts, Decision
+from pytriton.serving.server.process.event_loop import has_unread, writer_of_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytriton.base.dtypes import Buffer
+    from pytriton.serving.server.http.handler import HttpHandler
+
+
+logger = logging.getLogger(__name__)
+
+
+class ConnectionState(enum.Enum):
+    """The state of a connection."""
+
+    OPEN = "requests are read and answered"
+    LINGERING = "the last response was sent, further input is discarded"
+    CLOSING = "the written output is being sent"
+    CLOSED = "the connection is closed"
+
+
+TRANSITIONS: dict[ConnectionState, frozenset[ConnectionState]] = {
+    ConnectionState.OPEN: frozenset(
+        {ConnectionState.LINGERING, ConnectionState.CLOSING, ConnectionState.CLOSED}
+    ),
+    ConnectionState.LINGERING: frozenset({ConnectionState.CLOSING, ConnectionState.CLOSED}),
+    ConnectionState.CLOSING: frozenset({ConnectionState.CLOSED}),
+    ConnectionState.CLOSED: frozenset(),
+}
+
+
+class HttpRefusal(NamedTuple):
+    """The last response on a connection, to an invalid request."""
+
+    status: int
+    message: str
+
+
+class Expectation(NamedTuple):
+    """The client waits for `100 Continue` before it sends the body of its next request."""
+
+
+READ_BYTES = 64 << 10
+MAX_PIPELINED = 16
+MAX_WAITING_BYTES = 64 << 10  # of bodies that wait; one more may come with the same read
+_OPEN, _LINGERING = ConnectionState.OPEN, ConnectionState.LINGERING
+_CLOSING, _CLOSED = ConnectionState.CLOSING, ConnectionState.CLOSED
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+STATUS_LINES: dict[int, bytes] = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode()
+    for status in http.HTTPStatus
+} | {499: b"HTTP/1.1 499 Client Closed Request\r\n"}
+# Responses after which the connection is kept. They lack lengths and the body.
+JSON_RESPONSE = b"%bContent-Type: %b\r\nContent-Length: %%d\r\n\r\n%%b" % (
+    STATUS_LINES[200],
+    JSON_TYPE,
+)
+BINARY_RESPONSE = b"%bContent-Type: %b\r\n%bContent-Length: %%d\r\n\r\n%%b" % (
+    STATUS_LINES[200],
+    BINARY_TYPE,
+    JSON_LENGTH_LINE,
+)
+
+
+def refusal(status: int, message: str, headers: bytes = b"") -> bytes:
+    """Returns the last response on a connection; `headers` are whole lines."""
+    body = error_body(message)
+    headers += REFUSAL_HEADERS.get(status, b"")
+    return b"%bContent-Type: %b\r\n%bConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (
+        STATUS_LINES[status],
+        JSON_TYPE,
+        headers,
+        len(body),
+        body,
+    )
+
+
+def response_head(
+    status: int, content_type: bytes, headers: bytes, size: int, *, closes: bool, is_http_10: bool
+) -> bytes:
+    """Returns the head of a response with `size` bytes; `headers` are whole lines."""
+    if closes:
+        headers += b"Connection: close\r\n"
+    elif is_http_10:
+        headers += b"Connection: keep-alive\r\n"
+    if status == NO_CONTENT:  # RFC 9110, 8.6: it has no length
+        return b"%b%b\r\n" % (STATUS_LINES[status], headers)
+    text = b"%bContent-Type: %b\r\n%bContent-Length: %d\r\n\r\n"
+    return text % (STATUS_LINES[status], content_type, headers, size)
+
+
+def stream_head(
+    status: int, content_type: bytes, headers: bytes, *, closes: bool, is_chunked: bool
+) -> bytes:
+    """Returns the head of a response of unknown length; `headers` are whole lines.
+
+    If it is not chunked, the end of the connection is the end of the response.
+    """
+    return b"%bContent-Type: %b\r\n%b%b%b\r\n" % (
+        STATUS_LINES[status],
+        content_type,
+        headers,
+        b"Transfer-Encoding: chunked\r\n" if is_chunked else b"",
+        b"Connection: close\r\n" if closes else b"",
+    )
+
+
+class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
+    """The protocol object of one client's connection."""
+
+    client_ticket: object = None  # set by who accepted the client, and returned to it
+
+    def __init__(self, handler: HttpHandler) -> None:
+        super().__init__(handler)
+        self._loop = handler.loop
+        self._transport: Any = None
+        self._write_parts: Any = None
+        self._state = _OPEN
+        self._closes_when_idle = handler.is_leaving
+
+        self._reader = RequestReader(
+            self,
+            handler.limits,
+            handler.origins,
+            handler.cached_heads,
+            handler.request_memory,
+            is_timed=handler.is_timed,
+        )
+        self._is_reading_paused = False
+
+        # Responding, in order
+        self._waiting: deque[HttpRequest | Expectation | HttpRefusal] = deque()
+        self._waiting_bytes = 0  # of the bodies of these requests
+        self._is_processing_scheduled = False
+
+        self._timeouts = ClientTimeouts(handler.limits)
+        self._was_used = False  # since the last check for idle connections
+        self._on_lost: asyncio.Future[None] | None = None
+
+    def _become(self, state: ConnectionState) -> None:
+        assert state in TRANSITIONS[self._state], f"{self._state} -> {state}"
+        self._state = state
+
+    def __repr__(self) -> str:
+        is_answering = self._current is not None
+        return f"<Http1Connection {self._state.name} {is_answering=} waiting={len(self._waiting)}>"
+
+    def get_extra_info(self, name: str) -> Any:
+        """Returns a fact about the transport; None if it is not known."""
+        return self._transport.get_extra_info(name)
+
+    # Transport callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._write_parts = writer_of_parts(transport)
+        self._handler.connections.add(self)
+        self._timeouts.begin(self._loop.time())
+        self._handler.watch.add(self)
+        self._handler.idle_watch.start()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._become(_CLOSED)
+        self._handler.connections.discard(self)
+        self._handler.watch.discard(self)
+        self._abandon_requests()
+        if self._on_lost is not None:
+            self._on_lost.set_result(None)
+
+    def eof_received(self) -> bool:
+        self.close()
+        return False
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._reader.large_body is not None:
+            return self._reader.get_buffer()
+        return self._handler.read_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        reader = self._reader
+        if reader.large_body is not None:
+            reader.buffer_updated(nbytes)
+        elif not reader.is_over:
+            reader.feed(bytes(self._handler.read_buffer[:nbytes]))
+        if reader.is_mid_request and not reader.is_over:
+            self._timeouts.on_part(reader, nbytes, self._loop.time())
+            self._handler.watch.add(self)
+            if reader.large_body is None:
+                reader.count_part(nbytes)
+
+    def pause_writing(self) -> None:
+        self._pause_exchange()
+        self._watch_writing()
+
+    def resume_writing(self) -> None:
+        self._resume_exchange()
+        self._process_waiting_soon()
+
+    # Reader callbacks
+
+    def on_http2(self, data: bytes) -> None:
+        """Let a connection of HTTP/2 take the place of this one, whose first bytes are `data`."""
+        self._reader.stop()
+        self._become(_CLOSED)
+        self._handler.begin_http2(self, self._transport, data)
+
+    def on_request(self, request: HttpRequest) -> None:
+        """Handle a request, or queue it until those before it are answered."""
+        # RFC 9112, 9.3.2: responses to pipelined requests are sent in their order, so one is
+        # answered at a time.
+        if self._current is None and not self._waiting and not self.is_writing_paused:
+            self._handle(request)
+        else:
+            self._enqueue(request)
+
+    def on_expectation(self) -> None:
+        """Send `100 Continue` once the requests before this one are answered."""
+        if self._current is None and not self._waiting:
+            self._transport.write(CONTINUE)
+        else:
+            self._enqueue(Expectation())
+
+    def on_refusal(self, status: int, message: str) -> None:
+        """Refuse an invalid request after the responses to earlier ones; end the connection."""
+        reader = self._reader
+        self._handler.count_refusal(status, message)
+        if reader.is_mid_request and not reader.is_in_head:
+            self._handler.on_unread(reader.head, status, message)
+        if self._current is None and not self._waiting:
+            self._send_refusal(status, message)
+        else:
+            self._enqueue(HttpRefusal(status, message))
+
+    def body_memory(self, head: RequestHead) -> memoryview:
+        """Returns the memory for the body of a large request."""
+        return self._handler.body_memory(head, self)
+
+    def large_body_refusal(self, head: RequestHead) -> tuple[int, str] | None:
+        """Returns why a request may have no large body; None if it may."""
+        return self._handler.large_body_refusal(head, self)
+
+    def _enqueue(self, item: HttpRequest | Expectation | HttpRefusal) -> None:
+        self._waiting.append(item)
+        if isinstance(item, HttpRequest):
+            self._waiting_bytes += len(item.body)
+        # A client that sends without reading is not read from, either.
+        is_full = len(self._waiting) >= MAX_PIPELINED or self._waiting_bytes > MAX_WAITING_BYTES
+        if is_full and not self._is_reading_paused:
+            self._is_reading_paused = True
+            self._transport.pause_reading()
+
+    # Responding
+
+    def _send(
+        self,
+        head: RequestHead,
+        status: int,
+        parts: Sequence[Buffer],
+        content_type: bytes,
+        headers: bytes,
+    ) -> None:
+        size = sum(map(len, parts))
+        closes = not head.keep_alive or (self._closes_when_idle and not self._waiting)
+        text = response_head(
+            status, content_type, headers, size, closes=closes, is_http_10=head.is_http_10
+        )
+        if head.method == b"HEAD":
+            self._transport.write(text)
+        elif size <= LARGE_BODY_BYTES:
+            self._transport.write(b"".join((text, *parts)))
+        else:
+            self._write_parts([text, *parts])
+        self._end_exchange(closes=closes)
+
+    def _break_off(self) -> None:
+        self.close()
+
+    def respond_small(
+        self, json_length: int | None, body: bytes, encoding: str = "identity"
+    ) -> None:
+        """Answer an inference with a small body, like `respond(200, [body])` in 0.6 us less."""
+        if self._closes_when_idle or encoding != "identity":
+            self.respond(200, (body,), *body_headers(json_length, encoding))
+        elif self._current is not None:
+            if json_length is None:
+                response = JSON_RESPONSE % (len(body), body)
+            else:
+                response = BINARY_RESPONSE % (json_length, len(body), body)
+            self._transport.write(response)
+            self._current = self._exchange = None
+            self._was_used = True
+            if self._waiting:
+                self._process_waiting_soon()
+
+    def _send_stream_head(
+        self, head: RequestHead, status: int, content_type: bytes, headers: bytes
+    ) -> None:
+        closes = self._closes_after_stream(head)
+        is_chunked = not head.is_http_10
+        text = stream_head(status, content_type, headers, closes=closes, is_chunked=is_chunked)
+        self._transport.write(text)
+
+    def stream(self, part: bytes) -> None:
+        """Send a part of a streamed response; an empty part is ignored."""
+        request = self._current
+        if request is None or not part:
+            return
+        if not request.head.is_http_10:
+            part = b"%x\r\n%b\r\n" % (len(part), part)
+        self._transport.write(part)
+
+    def end_stream(self) -> None:
+        request = self._current
+        if request is None:
+            return
+        self._is_streaming = False
+        if not request.head.is_http_10:
+            self._transport.write(b"0\r\n\r\n")
+        self._end_exchange(closes=self._closes_after_stream(request.head))
+
+    def _closes_after_stream(self, head: RequestHead) -> bool:
+        is_last = self._closes_when_idle and not self._waiting
+        return is_last or not head.keep_alive or head.is_http_10
+
+    def _end_exchange(self, *, closes: bool) -> None:
+        self._current = self._exchange = None
+        self._was_used = True
+        if closes:
+            self.close()
+        elif self._waiting:
+            # Not at once, so that the caller does not wait until the next request is handled.
+            self._process_waiting_soon()
+
+    def _process_waiting_soon(self) -> None:
+        if self._waiting and not self._is_processing_scheduled:
+            self._is_processing_scheduled = True
+            self._loop.call_soon(self._process_waiting)
+
+    def _process_waiting(self) -> None:
+        """Process queued requests until one is answered later or the client reads too slowly."""
+        while self._waiting and self._current is None and not self.is_writing_paused:
+            item = self._waiting.popleft()
+            if isinstance(item, HttpRequest):
+                self._waiting_bytes -= len(item.body)
+                self._handle(item)
+            elif isinstance(item, Expectation):
+                self._transport.write(CONTINUE)
+                self._timeouts.restart_reading(self._loop.time())
+            else:
+                self._send_refusal(*item)
+        self._is_processing_scheduled = False
+        has_room = self._waiting_bytes <= MAX_WAITING_BYTES
+        if self._is_reading_paused and has_room and len(self._waiting) <= MAX_PIPELINED // 2:
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        if self._is_reading_paused and self._state in (_OPEN, _LINGERING):
+            self._is_reading_paused = False
+            self._timeouts.restart_reading(self._loop.time())
+            self._transport.resume_reading()
+
+    # Ending
+
+    def _send_refusal(self, status: int, message: str) -> None:
+        logger.debug("HTTP error %d: %s", status, message)
+        headers, cors = b"", self._handler.cors
+        if cors is not None:
+            headers = cors.answer_headers(self._reader.head.headers.get)
+        self._transport.write(refusal(status, message, headers))
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close our side of the connection, and discard what the client still sends."""
+        self._reader.stop()
+        if not self._transport.can_write_eof():
+            self.close()
+            return
+        # RFC 9112, 9.6: closing a socket with unread input resets it, and the last response is
+        # lost.
+        self._transport.write_eof()
+        self._become(_LINGERING)
+        self._timeouts.restart_reading(self._loop.time())
+        self._resume_reading()
+        self._watch_writing()
+
+    def close(self) -> None:
+        """Close the connection once the written output is sent; open requests are abandoned."""
+        if self._state in (_CLOSING, _CLOSED):
+            return
+        self._become(_CLOSING)
+        self._abandon_requests()
+        self._transport.close()
+        self._watch_writing()
+
+    def close_when_idle(self) -> None:
+        """Close the connection once all complete requests are answered."""
+        self._reader.stop()
+        if self._waiting and isinstance(self._waiting[-1], Expectation):
+            self._waiting.pop()  # its body would not be read
+        if self._current is None and not self._waiting:
+            self.close()
+        else:
+            self._closes_when_idle = True
+
+    def begin_shutdown(self) -> None:
+        """Do nothing: whatever a client still asks is answered, and `end` follows."""
+
+    def close_after_answer(self) -> None:
+        """Close after an answer that says so; a client that is told sends nothing in vain."""
+        self._closes_when_idle = True
+
+    def end(self) -> asyncio.Future[None]:
+        """Close the connection like `close_when_idle`; the future is done when it is closed."""
+        self._on_lost = self._loop.create_future()
+        self.close_when_idle()
+        return self._on_lost
+
+    def _abandon_requests(self) -> None:
+        """Drop all requests, and abandon the current exchange."""
+        self._reader.stop()
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._abandon_exchange()
+
+    # Slow clients
+
+    def _watch_writing(self) -> None:
+        self._timeouts.begin_writing(self._transport.get_write_buffer_size(), self._loop.time())
+        self._handler.watch.add(self)
+
+    def check_progress(self, now: float) -> bool:
+        """Close the connection if the client stalls; returns whether to continue checking."""
+        if self._state is _LINGERING and self._timeouts.reading_stalled_s(now) > LINGER_S:
+            self.close()
+        is_writing = self.is_writing_paused or self._state is not _OPEN
+        unsent_bytes = self._transport.get_write_buffer_size()
+        if is_writing and self._timeouts.is_write_stalled(unsent_bytes, now):
+            logger.info("HTTP client read no responses for too long: connection closed")
+            self._transport.abort()
+            return False
+        is_reading = self._state is _OPEN and self._check_reading(now)
+        return is_writing or is_reading
+
+    def _check_reading(self, now: float) -> bool:
+        reader, timeouts = self._reader, self._timeouts
+        # A client that waits for `100 Continue` does not stall: the server has not answered yet.
+        is_held_back = bool(self._waiting) and isinstance(self._waiting[-1], Expectation)
+        if self._is_reading_paused or is_held_back:  # the client cannot or need not send now
+            timeouts.restart_reading(now)
+        was_used = self._was_used or self._current is not None
+        decision = timeouts.check_reading(reader, now, was_used=was_used)
+        if decision is Decision.REFUSE:
+            timeout_s = timeouts.timeout_s(reader)
+            reader.stop()
+            self.on_refusal(408, f"no progress of the request for {timeout_s:g} seconds")
+        elif decision is Decision.END and not has_unread(self._transport):
+            logger.info("HTTP client connected and sent no request: connection closed")
+            self._linger()
+        return decision is not Decision.NOTHING
+
+    def check_idle(self, now: float) -> None:
+        """Close the connection if it had no request for too long, and no data is unread."""
+        is_busy = self._current is not None or bool(self._waiting) or self._reader.is_mid_request
+        is_in_use, self._was_used = self._was_used or is_busy, False
+        if (
+            self._timeouts.is_idle(now, is_in_use=is_in_use)
+            and self._state is _OPEN
+            and not has_unread(self._transport)
+        ):
+            self._linger()
