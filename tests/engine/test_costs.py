@@ -19,6 +19,7 @@ from pytriton.base.messages import (
     ResponseBurst,
 )
 from pytriton.runtime.executor.inference import Outcome, RunningBatch
+from pytriton.serving.engine.batch_stats import record_traces
 from pytriton.serving.engine.costs import (
     BYTES_PER_REQUEST,
     ChunkCostTrace,
@@ -27,7 +28,7 @@ from pytriton.serving.engine.costs import (
     TokenUsage,
 )
 from pytriton.serving.engine.engine import Engine
-from pytriton.serving.engine.stats import FailureReason, ModelStatistics, record_traces
+from pytriton.serving.engine.stats import FailureReason, ModelStatistics
 from tests.fakes import inference, response
 
 

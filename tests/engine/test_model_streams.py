@@ -11,8 +11,9 @@ from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.model_spec import BatcherSpec
 from pytriton.runtime.executor.inference import Outcome
 from pytriton.runtime.transport.credit import GRANT_RESPONSES, LARGE_RESPONSE_BYTES
+from pytriton.serving.engine.batch_stats import record_burst
 from pytriton.serving.engine.latencies import Latencies, LatencyPlan
-from pytriton.serving.engine.stats import FailureReason, record_burst
+from pytriton.serving.engine.stats import FailureReason
 from tests.fakes import response
 
 

@@ -29,6 +29,15 @@ from pytriton.runtime.executor.inference import (
 )
 from pytriton.serving.engine.answer_cache import AnswerCache
 from pytriton.serving.engine.batch_start import BatchStart, EarliestTimer
+from pytriton.serving.engine.batch_stats import (
+    record_answers,
+    record_burst,
+    record_late_failures,
+    record_responses,
+    record_traces,
+    record_usage,
+    usage_of,
+)
 from pytriton.serving.engine.delivery import (
     Answers,
     ResponseCredit,
@@ -48,17 +57,7 @@ from pytriton.serving.engine.model_state import (
 from pytriton.serving.engine.scheduler import make_scheduler
 from pytriton.serving.engine.scheduling import Dispatch, QueueRefusal
 from pytriton.serving.engine.served_model import InstanceSupervisor, WaitsFor
-from pytriton.serving.engine.stats import (
-    FailureReason,
-    ModelStatistics,
-    record_answers,
-    record_burst,
-    record_late_failures,
-    record_responses,
-    record_traces,
-    record_usage,
-    usage_of,
-)
+from pytriton.serving.engine.stats import FailureReason, ModelStatistics
 
 if TYPE_CHECKING:
     import asyncio

@@ -21,6 +21,7 @@ from pytriton.base.model_spec import ModelSpec, Reshape, reshapes, sequence_para
 from pytriton.runtime.executor.device_blocks import may_give, taking_of
 from pytriton.runtime.executor.inference import Instance, Outcome, RunningBatch
 from pytriton.serving.engine.answer_cache import AnswerCache
+from pytriton.serving.engine.batch_stats import record_pace
 from pytriton.serving.engine.delivery import deliver, not_ready_error
 from pytriton.serving.engine.ensemble.column_run import ColumnRuns, takes_step_chunks
 from pytriton.serving.engine.ensemble.ensemble_request import (
@@ -31,12 +32,7 @@ from pytriton.serving.engine.ensemble.ensemble_request import (
 from pytriton.serving.engine.ensemble.graph import EnsembleGraph, Plan, Step, make_plan
 from pytriton.serving.engine.model_state import IdleWait, VersionLifecycle, VersionState
 from pytriton.serving.engine.served_model import ManagedModel, WaitsFor
-from pytriton.serving.engine.stats import (
-    BatchRecord,
-    FailureReason,
-    ModelStatistics,
-    record_pace,
-)
+from pytriton.serving.engine.stats import BatchRecord, FailureReason, ModelStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
