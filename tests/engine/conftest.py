@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from pytriton.runtime.executor.inference import Inference
-from pytriton.serving.engine import answer_cache, batch_start, batch_stats, engine, model
+from pytriton.serving.engine import (
+    answer_cache,
+    batch_start,
+    batch_stats,
+    engine,
+    instance_pool,
+    model,
+)
 from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.latencies import Latencies, LatencyPlan
 from pytriton.serving.engine.model import Model, VersionState
@@ -81,7 +88,7 @@ class Scene:
 @pytest.fixture
 def clock(monkeypatch):
     fake = FakeClock()
-    for module in (answer_cache, batch_start, batch_stats, engine, model):
+    for module in (answer_cache, batch_start, batch_stats, engine, instance_pool, model):
         monkeypatch.setattr(module, "time", fake)
     return fake
 

@@ -197,11 +197,11 @@ def test_nodes_of_a_cluster_that_is_out_of_reach_are_said_to_be_of_the_past(page
 
 def test_model_that_has_lost_instances_says_how_many_are_left(page, server):
     model = next(each for each in server.core.engine.models() if each.spec.name == "embedder")
-    model._missing_instances = 2
+    model._pool.missing_count = 2
     page.see("table.models td", "1 of 3 instances")
     page.click("table.models a", "embedder")
     page.see("p.facts", "1 of 3 instances")
-    model._missing_instances = 0
+    model._pool.missing_count = 0
 
 
 def test_server_without_a_cluster_has_no_such_view(page, server):

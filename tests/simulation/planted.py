@@ -40,7 +40,8 @@ from pytriton.serving.engine.batcher import GreedyBatcher, RequestQueue
 from pytriton.serving.engine.delivery import ResponseCredit
 from pytriton.serving.engine.engine import RequestEngine
 from pytriton.serving.engine.ensemble.column_run import Slab
-from pytriton.serving.engine.model import Model, Outage
+from pytriton.serving.engine.instance_pool import Outage
+from pytriton.serving.engine.model import Model
 from pytriton.serving.engine.rate_limiter import ModelTurns
 from pytriton.serving.engine.sequence.scheduler import END, SequenceScheduler
 from pytriton.serving.engine.stats import ModelStatistics
@@ -336,7 +337,7 @@ def free_instance_is_not_woken(patches: Patches) -> None:
     def use_again(model: Any, instance: Any) -> None:
         if model._turns is not None:
             model._turns.settle(instance)
-        if instance.free_slots and (not model._retiring or model._may_go_on(instance)):
+        if instance.free_slots and (not model._pool.retiring or model._pool.may_go_on(instance)):
             model._free[instance] = None
 
     patches.set(Model, "_use_again", use_again)
@@ -593,9 +594,9 @@ def lack_of_resources_is_a_crash(patches: Patches) -> None:
 def replaced_instance_is_missed(patches: Patches) -> None:
     def add_instance(original: Any) -> Any:
         def add(model: Any, instance: Any, limits: Any = None, **options: Any) -> None:
-            missing = model._missing_instances
+            missing = model._pool.missing_count
             original(model, instance, limits, **options)
-            model._missing_instances = missing
+            model._pool.missing_count = missing
 
         return add
 

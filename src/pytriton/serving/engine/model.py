@@ -3,14 +3,14 @@
 
 The scheduler decides which requests run next and where. This class asks it after each change (a
 request arrived, an instance became free, a timer fired), sends batches to instances and passes
-outcomes to the requests' sinks. `BatchStart` decides when to ask, `Answers` delivers.
+outcomes to the requests' sinks. `InstancePool` has the instances, `BatchStart` decides when to ask,
+`Answers` delivers.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import (
@@ -18,7 +18,6 @@ from pytriton.base.errors import (
     CancelledError,
     InternalError,
     ServerError,
-    UnavailableError,
 )
 from pytriton.base.messages import RequestPath
 from pytriton.runtime.executor.inference import (
@@ -47,6 +46,7 @@ from pytriton.serving.engine.delivery import (
     refuse,
 )
 from pytriton.serving.engine.fairness import FairShares
+from pytriton.serving.engine.instance_pool import InstancePool
 from pytriton.serving.engine.model_state import (
     TRANSITIONS,
     UNLOADED,
@@ -77,68 +77,6 @@ __all__ = ["TRANSITIONS", "UNLOADED", "Model", "VersionState"]
 logger = logging.getLogger(__name__)
 
 _SEQUENCE_CANCELLED = "The sequence has ended: an earlier request of it was cancelled"
-
-
-class Outage:
-    """The time in which a model has no instance that gets requests; it may have a limit.
-
-    Args:
-        spec: The model, with the time after which requests are refused; 0: never.
-        loop: The event loop.
-        on_limit: Called when this time is over.
-
-    Attributes:
-        reason: Why there is no instance.
-        is_over_limit: Whether it takes too long: requests are refused until there is an instance.
-    """
-
-    def __init__(
-        self, spec: ModelSpec, loop: asyncio.AbstractEventLoop, on_limit: Callable[[], None]
-    ) -> None:
-        self.reason = ""
-        self.is_over_limit = False
-        self._spec = spec
-        self._loop = loop
-        self._on_limit = on_limit
-        self._timer: asyncio.TimerHandle | None = None
-        self._since_ns = 0
-        self._limit_s = 0.0
-
-    def begin(self, reason: str) -> None:
-        """Note that the last instance is gone: requests wait for another."""
-        self.reason = reason
-        self._since_ns = time.monotonic_ns()
-        if self._spec.no_instance_timeout_s:
-            self.limit(self._spec.no_instance_timeout_s)
-
-    def limit(self, limit_s: float) -> None:
-        """Let requests wait so long for an instance, unless they have a limit already."""
-        if self._timer is None:
-            self._limit_s = limit_s
-            self._timer = self._loop.call_later(limit_s, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self.is_over_limit = True
-        self._on_limit()
-
-    def end(self) -> None:
-        """Wait for an instance no longer: there is one, or there will never be one."""
-        self.is_over_limit = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def error(self) -> ServerError:
-        """Returns the error of a request that would have to wait for too long."""
-        elapsed_s = (time.monotonic_ns() - self._since_ns) / 1e9
-        spec = self._spec
-        # More lines follow if a start failed, such as a traceback. Those are for the log only.
-        first_line = self.reason.partition("\n")[0]
-        return UnavailableError(
-            f"model '{spec.identifier}' version {spec.version} has had no instance for "
-            f"{elapsed_s:.1f} s, and requests wait at most {self._limit_s:g} s for "
-            f"one: {first_line}"
-        )
 
 
 class Model(VersionLifecycle):
@@ -185,23 +123,16 @@ class Model(VersionLifecycle):
         is_disordered = self._cache is not None and spec.is_ordered
         self.takes_columns = spec.fits_columns and not is_disordered
 
-        # Instances. All that are alive are in `instances`; of these, `_serving` get requests, and
-        # the others are passive, retire, are retired or lost.
-        self.instances: list[Instance] = []
-        self._free: OrderedDict[Instance, None] = OrderedDict()  # the next one to use is first
-        self._serving: set[Instance] = set()
-        self._retiring: dict[
-            Instance, None
-        ] = {}  # those that are stopped when they have no requests
-        self._retired: set[Instance] = set()  # those that were, and have not ended yet
-        self._lost: set[Instance] = set()  # those that ended, and whose death will be reported
-        self._missing_instances = 0  # those that died and will be replaced
+        # Instances. What each request or batch looks at is here, too.
+        self._scheduler = make_scheduler(spec)
+        self._pool = InstancePool(spec, self._scheduler, loop, self._refuse_waiting)
+        self.instances = self._pool.alive
+        self._free = self._pool.free
+        self._outage = self._pool.outage
         self._supervisor = supervisor
         self._turns = turns
-        self._outage = Outage(spec, loop, self._refuse_waiting)
 
         # Requests
-        self._scheduler = make_scheduler(spec)
         self._timer = EarliestTimer(loop, self._form_batches)
         self._start = BatchStart(
             spec, self.statistics, self.instances, self._free, loop, self._form_batches
@@ -238,18 +169,17 @@ class Model(VersionLifecycle):
     @property
     def missing_instances(self) -> int:
         """The number of instances that have ended and will be replaced."""
-        return self._missing_instances
+        return self._pool.missing_count
 
     @missing_instances.setter
     def missing_instances(self, count: int) -> None:
-        self._missing_instances = count
+        self._pool.missing_count = count
         self.on_changed()
 
     @property
     def is_ready(self) -> bool:
         """Whether it serves with all its instances; it accepts requests with fewer, too."""
-        is_short = bool(self._missing_instances or self._lost)
-        return self.state is VersionState.READY and not is_short
+        return self.state is VersionState.READY and self._pool.is_complete
 
     @property
     def resource_pools(self) -> AbstractSet[Pool]:
@@ -290,7 +220,7 @@ class Model(VersionLifecycle):
 
     def _give_up_if_empty(self, reason: str) -> None:
         """Refuse the waiting requests if there is no instance and none will be started."""
-        if self.instances or self._missing_instances:
+        if self.instances or self._pool.missing_count:
             return
         self._outage.end()
         self.fail(reason)
@@ -321,73 +251,36 @@ class Model(VersionLifecycle):
         gets no requests, and an additional one replaces none.
         """
         if not is_additional:
-            self.missing_instances = max(0, self._missing_instances - 1)
-        self.instances.append(instance)
-        if not is_passive:
-            self._serve_with(instance, limits)
+            self.missing_instances = max(0, self._pool.missing_count - 1)
+        if self._turns is not None and not is_passive:
+            self._turns.add(instance, limits, self._start_turn)
+        self._pool.add(instance, is_passive=is_passive)
         instance.start()
         self._start.after_iteration()
 
-    def _serve_with(self, instance: Instance, limits: InstanceLimits | None) -> None:
-        self._outage.end()
-        self._serving.add(instance)
-        self._scheduler.add_instance(instance)
-        if self._turns is not None:
-            self._turns.add(instance, limits, self._start_turn)
-        if instance.free_slots:  # it may have ended already, which `start` reports
-            self._free[instance] = None
-
-    def _serve_without(self, instance: Instance, reason: str) -> None:
-        """Serve without an instance; without the last one, requests wait for another."""
-        if instance in self._serving:
-            self._serving.discard(instance)
-            if not self._serving:
-                self._outage.begin(reason)
-
     def retire(self, instance: Instance) -> None:
-        """Stop an instance as soon as it has answered its requests; it is not replaced.
-
-        Until then it gets no more requests. Only its sequences go on until they end.
-        """
-        if instance not in self.instances or instance in self._retired:
-            return
-        self._retiring[instance] = None
-        self._scheduler.retire_instance(instance)
-        if not self._scheduler.holds(instance):
-            self._free.pop(instance, None)
-        self._serve_without(instance, f"instance {instance.name} was retired")
-        self._loop.call_soon(self._stop_retiring)
-
-    def _stop_retiring(self) -> None:
-        """Stop those of the retiring instances that have nothing to do any more."""
-        for instance in list(self._retiring):
-            if not instance.has_requests and not self._scheduler.holds(instance):
-                self._retiring.pop(instance, None)
-                self._retired.add(instance)
-                self._free.pop(instance, None)
-                instance.stop()
+        """Stop an instance as soon as it has answered its requests; it is not replaced."""
+        self._pool.retire(instance)
 
     def on_unavailable(self, instance: Instance) -> None:
         """Send an instance no more batches; its death will be reported later."""
-        if instance in self._retired:  # nobody misses it
+        if self._pool.is_retired(instance):
             return
-        self._free.pop(instance, None)
-        self._retiring.pop(instance, None)
-        self._lost.add(instance)
+        self._pool.lose(instance)
         self.on_changed()  # it is not ready any more
-        self._serve_without(instance, f"instance {instance.name} is gone")
+        self._pool.serve_without(instance, f"instance {instance.name} is gone")
         self._refuse_all(self._scheduler.remove_instance(instance))
 
     def on_died(self, instance: Instance, reason: str) -> None:
         """Forget an instance that died. Its requests have failed already."""
         self.instances.remove(instance)
-        if instance in self._retired:
+        if self._pool.is_retired(instance):
             self._forget_retired(instance)
             return
         if self.state in (VersionState.LOADING, VersionState.READY):
             self.statistics.lost_instances += 1
         self.on_unavailable(instance)
-        self._lost.remove(instance)
+        self._pool.forget_lost(instance)
         if self._turns is not None:
             self._turns.remove(instance)
         cause = f"instance {instance.name} is gone, {reason}"
@@ -399,9 +292,7 @@ class Model(VersionLifecycle):
         self._give_up_if_empty(cause)
 
     def _forget_retired(self, instance: Instance) -> None:
-        self._retired.discard(instance)
-        if instance in self._lost:  # it was lost before it retired
-            self._lost.discard(instance)
+        if self._pool.forget_retired(instance):
             self.on_changed()
         self._refuse_all(self._scheduler.remove_instance(instance))
         if self._turns is not None:
@@ -412,13 +303,11 @@ class Model(VersionLifecycle):
 
     def explain_outage(self, reason: str) -> None:
         """Say why there is no instance, for those whose requests wait for one."""
-        if not self._serving:
-            self._outage.reason = reason
+        self._pool.explain_outage(reason)
 
     def limit_wait(self, limit_s: float) -> None:
         """Refuse requests after this time without an instance, as its start has failed."""
-        if not self._serving:
-            self._outage.limit(limit_s)
+        self._pool.limit_outage(limit_s)
 
     def _refuse_waiting(self) -> None:
         """Refuse what has waited for an instance, and what comes until there is one again."""
@@ -502,7 +391,7 @@ class Model(VersionLifecycle):
         return self._start.is_early(count)
 
     def waits_for(self, inference: Inference) -> WaitsFor | None:
-        return WaitsFor(instances=self.instances, more_follow=self._missing_instances > 0)
+        return WaitsFor(instances=self.instances, more_follow=self._pool.missing_count > 0)
 
     def call_when_dispatched(self, inference: Inference, callback: Callable[[], None]) -> None:
         """Call `callback` after a queued request was sent to an instance, unless it ends before."""
@@ -561,8 +450,8 @@ class Model(VersionLifecycle):
             return
         if wake_ns:
             self._timer.set(wake_ns)
-        if self._retiring:  # their sequences may have ended
-            self._loop.call_soon(self._stop_retiring)
+        if self._pool.retiring:  # their sequences may have ended
+            self._pool.stop_retiring_soon()
 
     def check_integrity(self) -> None:
         """Check counts and queues, for tests: raises AssertionError with what is broken.
@@ -573,13 +462,7 @@ class Model(VersionLifecycle):
         scheduler.check_integrity()
         pending = self.statistics.pending_count
         assert pending == waiting, f"{self} counts {pending} requests"
-        alive = set(self.instances)
-        for name in ("_free", "_serving", "_retiring", "_retired", "_lost"):
-            gone = set(getattr(self, name)) - alive
-            assert not gone, f"{self} has {gone} in {name}, which ended"
-        for instance in self._free:
-            assert instance.free_slots, f"{instance} is not free"
-        assert self._serving.isdisjoint(self._lost | self._retired), f"{self} serves with lost ones"
+        self._pool.check_integrity()
         if waiting and self._free and self._turns is None and self.spec.sequence is None:
             is_due = self._start.is_scheduled or self._timer.is_set
             assert is_due, f"{self}: requests wait, instances are free, and nothing starts them"
@@ -727,7 +610,7 @@ class Model(VersionLifecycle):
         """Give an instance that has answered its next batch."""
         if self._turns is not None:
             self._turns.settle(instance)
-        if instance.free_slots and (not self._retiring or self._may_go_on(instance)):
+        if instance.free_slots and (not self._pool.retiring or self._pool.may_go_on(instance)):
             self._free[instance] = None
             if self._start.is_quick:  # its caches are still warm
                 self._free.move_to_end(instance, last=False)
@@ -737,11 +620,6 @@ class Model(VersionLifecycle):
             deadline_ns = self._scheduler.next_deadline_ns()
             if deadline_ns:
                 self._timer.set(deadline_ns)
-
-    def _may_go_on(self, instance: Instance) -> bool:
-        """Returns whether an instance gets more requests; looks also which ones can be stopped."""
-        self._loop.call_soon(self._stop_retiring)
-        return instance not in self._retiring or self._scheduler.holds(instance)
 
     def _on_queued_again(self, batch: RunningBatch, count: int) -> None:
         """Count requests of a batch that wait again, and start them as soon as possible."""
