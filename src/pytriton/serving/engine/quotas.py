@@ -144,7 +144,7 @@ def _second_of(rate: float | None) -> Bucket | None:
     return None if rate is None else Bucket(rate, rate)
 
 
-class Grant:
+class Admission:
     """What a request that was admitted has to give back, and where its use is counted."""
 
     __slots__ = ("_states", "account")
@@ -177,7 +177,7 @@ class Account:
     """The requests of one principal to one model version, and its limits there."""
 
     __slots__ = (
-        "_grant",
+        "_admission",
         "_states",
         "bytes_in",
         "bytes_out",
@@ -201,16 +201,16 @@ class Account:
         self.tokens_in = 0  # of OpenAI's routes
         self.tokens_out = 0
         self._states: tuple[QuotaState, ...] = ()
-        self._grant = Grant(self, ())
+        self._admission = Admission(self, ())
 
     def limit(self, states: tuple[QuotaState, ...]) -> None:
         """Apply these quotas from now on; requests under way give back to those before."""
         self._states = states
-        self._grant = Grant(self, states)
+        self._admission = Admission(self, states)
 
     def admit(
         self, sizes: Sequence[int], now_ns: int
-    ) -> tuple[int, Grant, ResourceExhaustedError | None]:
+    ) -> tuple[int, Admission, ResourceExhaustedError | None]:
         """Decide on requests with these bytes of inputs; the first ones pass, if any.
 
         Returns how many, what they have to give back, and the refusal of the others.
@@ -227,7 +227,7 @@ class Account:
         error = None
         if count < len(sizes):
             error = self._refusal(sizes[count], len(sizes) - count, now_ns)
-        return count, self._grant, error
+        return count, self._admission, error
 
     def _refusal(self, size: int, count: int, now_ns: int) -> ResourceExhaustedError:
         """Returns the refusal by the quota that the principal has to wait longest for."""
@@ -313,12 +313,12 @@ class ModelQuotas:
         request = inference.request
         account = self.account_of(request.principal)
         size = sum([len(tensor.data) for tensor in request.inputs.values()])
-        _, grant, error = account.admit((size,), now_ns)
+        _, admission, error = account.admit((size,), now_ns)
         if error is not None:
             raise error
         takes_bursts = hasattr(inference.sink, "on_burst")
         kind = AdmittedBurstSink if takes_bursts else AdmittedSink
-        inference.sink = kind(inference.sink, inference, grant)
+        inference.sink = kind(inference.sink, inference, admission)
 
     def submit_chunk(
         self,
@@ -331,19 +331,19 @@ class ModelQuotas:
         """Submit those members of a client's chunk that may begin, and refuse the others."""
         chunk = members[0].chunk
         assert chunk is not None, "expected members of a chunk"
-        grants: list[Grant | None] = [None] * len(members)
+        admissions: list[Admission | None] = [None] * len(members)
         refused: list[tuple[Inference, ServerError]] = []
         sizes = _input_sizes(chunk, len(members))
         for principal, indices in _by_principal(members).items():
             account = self.account_of(principal)
-            count, grant, error = account.admit([sizes[index] for index in indices], now_ns)
+            count, admission, error = account.admit([sizes[index] for index in indices], now_ns)
             for index in indices[:count]:
-                grants[index] = grant
+                admissions[index] = admission
             if error is not None:
                 refused += [(members[index], error) for index in indices[count:]]
-        chunk.sink = AdmittedMembers(chunk.sink, grants)
+        chunk.sink = AdmittedMembers(chunk.sink, admissions)
         if refused:
-            members = [member for member in members if grants[member.index] is not None]
+            members = [member for member in members if admissions[member.index] is not None]
         if members:
             model.submit_chunk(members, now_ns, is_complete=is_complete)
         for inference, refusal in refused:
@@ -393,26 +393,26 @@ def _input_sizes(chunk: Chunk, count: int) -> list[int]:
 class AdmittedSink:
     """Notes the end of a request that was admitted, and passes everything on to its sink."""
 
-    __slots__ = ("_grant", "_inference", "_sink")
+    __slots__ = ("_admission", "_inference", "_sink")
 
-    def __init__(self, sink: ResponseSink, inference: Inference, grant: Grant) -> None:
+    def __init__(self, sink: ResponseSink, inference: Inference, admission: Admission) -> None:
         self._sink = sink
         self._inference: Inference | None = inference
-        self._grant = grant
+        self._admission = admission
 
     def _end(self) -> None:
         """Give back what the request has; before the answer, as its client may send the next."""
         inference, self._inference = self._inference, None
         if inference is not None:  # None: its last response could not be delivered, an error is
-            self._grant.end()
+            self._admission.end()
             if inference.usage is not None:
-                self._grant.spend(inference.usage)
+                self._admission.spend(inference.usage)
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Pass a response on."""
         if response is not None:
             size = sum([len(output.data) for output in response.outputs])
-            self._grant.account.bytes_out += size
+            self._admission.account.bytes_out += size
         if final:
             self._end()
         self._sink.on_response(response, final=final)
@@ -436,7 +436,7 @@ class AdmittedBurstSink(AdmittedSink):
 
     def on_burst(self, burst: ResponseBurst) -> None:
         """Pass many responses on."""
-        self._grant.account.bytes_out += sum([len(output.data) for output in burst.outputs])
+        self._admission.account.bytes_out += sum([len(output.data) for output in burst.outputs])
         sink: Any = self._sink
         sink.on_burst(burst)
 
@@ -446,40 +446,40 @@ class AdmittedMembers:
 
     Args:
         sink: The sink of the chunk.
-        grants: What each member has to give back; None for those that were not admitted.
+        admissions: What each member has to give back; None for those that were not admitted.
     """
 
-    __slots__ = ("_grants", "_sink")
+    __slots__ = ("_admissions", "_sink")
 
-    def __init__(self, sink: ChunkSink, grants: list[Grant | None]) -> None:
+    def __init__(self, sink: ChunkSink, admissions: list[Admission | None]) -> None:
         self._sink = sink
-        self._grants = grants
+        self._admissions = admissions
 
     def on_rows(
         self, chunk: Chunk, first: int, end: int, outputs: Sequence[OutputColumn], row: int
     ) -> None:
         """Pass answers on."""
-        ended: dict[Grant, int] = {}
-        grants = self._grants[first:end]
-        if grants.count(grants[0]) == len(grants) and grants[0] is not None:
-            ended[grants[0]] = len(grants)
+        ended: dict[Admission, int] = {}
+        admissions = self._admissions[first:end]
+        if admissions.count(admissions[0]) == len(admissions) and admissions[0] is not None:
+            ended[admissions[0]] = len(admissions)
             rows = chunk.row_starts[end] - chunk.row_starts[first]
-            grants[0].account.bytes_out += _output_size(outputs, row, row + rows)
+            admissions[0].account.bytes_out += _output_size(outputs, row, row + rows)
         else:
             offset = row - chunk.row_starts[first]
-            for index, grant in enumerate(grants, first):
-                if grant is not None:
-                    ended[grant] = ended.get(grant, 0) + 1
+            for index, admission in enumerate(admissions, first):
+                if admission is not None:
+                    ended[admission] = ended.get(admission, 0) + 1
                     begin, until = chunk.row_starts[index], chunk.row_starts[index + 1]
                     size = _output_size(outputs, begin + offset, until + offset)
-                    grant.account.bytes_out += size
-        for grant, count in ended.items():
-            grant.end(count)
+                    admission.account.bytes_out += size
+        for admission, count in ended.items():
+            admission.end(count)
         try:
             self._sink.on_rows(chunk, first, end, outputs, row)
         except Exception:
-            for grant, count in ended.items():
-                grant.begin(count)  # `on_outcome` follows for each of them
+            for admission, count in ended.items():
+                admission.begin(count)  # `on_outcome` follows for each of them
             raise
 
     def on_outcome(
@@ -492,12 +492,12 @@ class AdmittedMembers:
         is_refused: bool,
     ) -> None:
         """Pass the end of one member on."""
-        grant = self._grants[index]
-        if grant is not None:
-            grant.end()
+        admission = self._admissions[index]
+        if admission is not None:
+            admission.end()
             if response is not None:
                 size = sum([len(output.data) for output in response.outputs])
-                grant.account.bytes_out += size
+                admission.account.bytes_out += size
         self._sink.on_outcome(chunk, index, response, error, is_refused=is_refused)
 
 
