@@ -56,6 +56,7 @@ ATTRIBUTES = {
     "SERIALNUMBER": "serialNumber",
 }
 _SHORT_NAMES = {long.upper(): short for short, long in ATTRIBUTES.items()}
+_SUBJECT_FORM = "attributes such as CN=client-a, O=Example"
 _OBJECT_ID = re.compile(r"\d+(\.\d+)+")  # OpenSSL shows attributes so that it has no name for
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}")
@@ -267,16 +268,15 @@ def _attributes(members: _Members, subject: str) -> tuple[tuple[str, str], ...]:
     """Returns the attributes in a text such as `CN=client-a, O=Example`."""
     pairs = []
     for part in filter(None, map(str.strip, subject.split(","))):
-        name, equals, value = part.partition("=")
-        if not (name.strip() and equals and value.strip()):
-            raise members.wrong("subject", "attributes such as CN=client-a, O=Example", subject)
-        known = name.strip().upper()
-        known = _SHORT_NAMES.get(known, known)
+        name, equals, value = map(str.strip, part.partition("="))
+        if not (name and equals and value):
+            raise members.wrong("subject", _SUBJECT_FORM, subject)
+        known = _SHORT_NAMES.get(name.upper(), name.upper())
         if known not in ATTRIBUTES and not _OBJECT_ID.fullmatch(known):
-            raise members.wrong("subject", f"attributes of {', '.join(ATTRIBUTES)}", name.strip())
-        pairs.append((known, value.strip()))
+            raise members.wrong("subject", f"attributes of {', '.join(ATTRIBUTES)}", name)
+        pairs.append((known, value))
     if subject and not pairs:  # a rule that asks for nothing would mean every certificate
-        raise members.wrong("subject", "attributes such as CN=client-a, O=Example", subject)
+        raise members.wrong("subject", _SUBJECT_FORM, subject)
     return tuple(pairs)
 
 
