@@ -59,11 +59,6 @@ class Denial(NamedTuple):
     grant: Grant | None = None  # who it was, if that is known
     retry_after_s: int = 0  # 0: it does not help to try again
 
-    @property
-    def retry_metadata(self) -> tuple[tuple[bytes, bytes], ...]:
-        """The fields of the trailers of a call that say when to try again, as the headers do."""
-        return ((b"retry-after", b"%d" % self.retry_after_s),) if self.retry_after_s else ()
-
 
 class Client(Protocol):
     """A connection, as far as it tells who is at its other end."""

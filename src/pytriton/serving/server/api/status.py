@@ -3,7 +3,13 @@
 
 from __future__ import annotations
 
-from pytriton.base.errors import ErrorCode, ServerError
+from typing import TYPE_CHECKING
+
+from pytriton.base.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from pytriton.base.errors import ServerError
+    from pytriton.serving.server.access.decisions import Denial
 
 HTTP_STATUS: dict[ErrorCode, int] = {
     ErrorCode.UNKNOWN: 400,
@@ -37,6 +43,6 @@ def retry_header(error: ServerError) -> bytes:
     return b"Retry-After: %d\r\n" % error.retry_after_s if error.retry_after_s else b""
 
 
-def retry_metadata(error: ServerError) -> tuple[tuple[bytes, bytes], ...]:
+def retry_metadata(error: ServerError | Denial) -> tuple[tuple[bytes, bytes], ...]:
     """Returns the same as fields of the trailers of a call."""
     return ((b"retry-after", b"%d" % error.retry_after_s),) if error.retry_after_s else ()

@@ -32,6 +32,7 @@ from pytriton.serving.server.api.authorization import Authorization, RestrictedP
 from pytriton.serving.server.api.background import Background, LoopBudget
 from pytriton.serving.server.api.http2_transport import FlushQueue
 from pytriton.serving.server.api.refusals import INFERENCE, note_forbidden
+from pytriton.serving.server.api.status import retry_metadata
 from pytriton.serving.server.grpc import health, reflection
 from pytriton.serving.server.grpc.call import CallWork, RefusedGrpcCall, UnaryCall, header_of
 from pytriton.serving.server.grpc.columns import ColumnCall
@@ -215,7 +216,7 @@ class GrpcApi:
         elif method.is_restricted and (denial := self._denial(connection, method, head)):
             if method.api == INFERENCE:
                 note_forbidden(self._engine, denial.message)
-            status, metadata = GrpcStatus(denial.grpc_status), denial.retry_metadata
+            status, metadata = GrpcStatus(denial.grpc_status), retry_metadata(denial)
             return RefusedGrpcCall(status, denial.message, connection, stream_id, head, metadata)
         else:
             return method.make_call(connection, stream_id, head)
