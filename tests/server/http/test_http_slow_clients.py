@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.serving.server.api.pace import MIN_BYTES_PER_S
-from pytriton.serving.server.http.timeouts import LINGER_S
+from pytriton.serving.server.api.pace import LINGER_S, MIN_BYTES_PER_S
 from pytriton.serving.server.options.server_options import ClientLimits
 from tests.fake_network import HIGH_WATER_BYTES, byte_by_byte
 from tests.server.http_fakes import Client, FakeLoop, ScriptedHandler, chunked, get, post

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.protocol.http2 import Http2Connection, Http2ErrorCode
+from pytriton.serving.server.api.pace import LINGER_S
 from pytriton.serving.server.api.stalls import ClientStalls
 
 if TYPE_CHECKING:
@@ -28,9 +29,6 @@ _monotonic_ns = time.monotonic_ns
 _JOINED_BYTES = 64 << 10  # up to this size, one copy is cheaper than a gathering write
 # A client whose read of many requests took longer than this has to wait for the others.
 _TURN_NS = 5_000_000
-# How long the input of a client is discarded whose connection has ended. If it were closed at once,
-# unread bytes would make the system reset it, and the last answers might be lost (RFC 9112, 9.6).
-LINGER_S = 5.0
 
 
 class FlushQueue:

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures how slow a client is, for the timeouts of both protocols (`Limits`)."""
+"""How slow a client may be, for the timeouts of both protocols."""
 
 from __future__ import annotations
 
+# How long the input of a client is discarded whose connection has ended. If it were closed at once,
+# unread bytes would make the system reset it, and the last answers might be lost (RFC 9112, 9.6).
+LINGER_S = 5.0
 # A slower client counts as stalled: a byte now and then is no progress.
 MIN_BYTES_PER_S = 256
 

@@ -14,6 +14,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytriton.serving.server.api.pace import LINGER_S
 from pytriton.serving.server.http.connection import (
     BINARY_TYPE,
     JSON_LENGTH_LINE,
@@ -30,7 +31,7 @@ from pytriton.serving.server.http.reader import (
     RequestHead,
     RequestReader,
 )
-from pytriton.serving.server.http.timeouts import LINGER_S, ClientTimeouts, Decision
+from pytriton.serving.server.http.timeouts import ClientTimeouts, Decision
 from pytriton.serving.server.process.event_loop import has_unread, writer_of_parts
 
 if TYPE_CHECKING:

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.reader import RequestHead, RequestReader
     from pytriton.serving.server.options.server_options import ClientLimits
 
-# How long a refused client may continue to send. If the connection were closed at once, unread
-# bytes would make the system reset it, and the refusal might be lost (RFC 9112, 9.6).
-LINGER_S = 5.0
-
 
 class Decision(enum.Enum):
     """The verdict on a client that may be too slow to send."""
