@@ -96,10 +96,6 @@ def _decoded(text: str) -> bytes:
     return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
 
 
-def _run_now(check: Callable[[], bool]) -> bool | None:
-    return check()
-
-
 Keys = dict[str, dict[str, jwt.PyJWK]]  # by id, then by algorithm
 
 
@@ -263,9 +259,7 @@ class Tokens:
 
     # Tokens
 
-    def verify(
-        self, token: str, now_s: float, run_check: RunCheck = _run_now
-    ) -> Identity | Failure:
+    def verify(self, token: str, now_s: float, run_check: RunCheck) -> Identity | Failure:
         """Returns who a token is of, or why it is not valid.
 
         `run_check` verifies a signature, unless that may not be done now.
