@@ -12,14 +12,10 @@ from hypothesis import strategies as st
 from pytriton.base.errors import ResourceExhaustedError, UnavailableError
 from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, SequenceSpec
 from pytriton.base.quotas import PrincipalQuotas
-from pytriton.serving.engine.batcher import (
-    DelayingBatcher,
-    FifoBatcher,
-    GreedyBatcher,
-    RequestQueue,
-)
+from pytriton.serving.engine.batcher import DelayingBatcher, FifoBatcher, GreedyBatcher
 from pytriton.serving.engine.fairness import FairFifo, FairShares, over_share
 from pytriton.serving.engine.quotas import ModelQuotas, Quotas
+from pytriton.serving.engine.request_queue import RequestQueue
 from tests.fakes import inference
 
 

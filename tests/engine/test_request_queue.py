@@ -11,7 +11,8 @@ import pytest
 
 from pytriton.base.errors import UnavailableError
 from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, QueueTimeoutAction
-from pytriton.serving.engine.batcher import DeadlineHeap, GreedyBatcher, RequestQueue
+from pytriton.serving.engine.batcher import GreedyBatcher
+from pytriton.serving.engine.request_queue import DeadlineHeap, RequestQueue
 from tests.fakes import inference
 
 MS = 1_000_000

@@ -36,13 +36,14 @@ from pytriton.runtime.transport.loop_channel import LoopChannel
 from pytriton.runtime.transport.memory_channel import BlockTracker
 from pytriton.runtime.transport.response_outbox import ResponseOutbox
 from pytriton.serving.engine.answer_cache import CacheKeys
-from pytriton.serving.engine.batcher import GreedyBatcher, RequestQueue
+from pytriton.serving.engine.batcher import GreedyBatcher
 from pytriton.serving.engine.delivery import ResponseCredit
 from pytriton.serving.engine.engine import RequestEngine
 from pytriton.serving.engine.ensemble.column_run import Slab
 from pytriton.serving.engine.instance_pool import Outage
 from pytriton.serving.engine.model import Model
 from pytriton.serving.engine.rate_limiter import ModelTurns
+from pytriton.serving.engine.request_queue import RequestQueue
 from pytriton.serving.engine.sequence.scheduler import END, SequenceScheduler
 from pytriton.serving.engine.stats import ModelStatistics
 from pytriton.serving.repository.loading.python_version import PythonVersion, RestartPolicy

@@ -16,7 +16,8 @@ from pytriton.base.errors import CancelledError, InternalError, ServerError, Una
 from pytriton.base.lazy_module import LazyModule
 from pytriton.base.model_spec import ModelSpec
 from pytriton.runtime.executor.inference import Inference, Instance, Outcome, RunningBatch
-from pytriton.serving.engine.batcher import Batcher, add_each, make_batcher
+from pytriton.serving.engine.batcher import Batcher, make_batcher
+from pytriton.serving.engine.request_queue import add_each
 from pytriton.serving.engine.scheduling import (
     NOT_ITERATIVE,
     Decision,

@@ -24,8 +24,8 @@ from pytriton.runtime.executor.inference import (
     Outcome,
     RunningBatch,
 )
-from pytriton.serving.engine.batcher import DeadlineHeap, add_each
 from pytriton.serving.engine.fairness import FairFifo, FairShares
+from pytriton.serving.engine.request_queue import DeadlineHeap, add_each
 from pytriton.serving.engine.scheduling import (
     NOT_ITERATIVE,
     Decision,
