@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import tritonclient.grpc.aio as triton_grpc
 
 from tests.cuda import gpu_server
 from tests.cuda.fake_library import library_folder, needs_compiler
@@ -197,6 +199,27 @@ def test_ensemble_passes_tensors_from_step_to_step_on_the_device(server):
     shared = {name: counted(server, before, name, "") for name in ("double", "same")}
 
     assert shared == {"double": 6, "same": 3}
+
+
+def test_small_requests_that_come_together_stay_on_the_device_too(server):
+    """Others like them travel as columns, which are in host memory."""
+
+    async def ask(client: triton_grpc.InferenceServerClient, number: int) -> float:
+        tensor = triton_grpc.InferInput("X", [1, 1], "FP32")
+        tensor.set_data_from_numpy(np.array([[number]], np.float32))
+        return (await client.infer("chain", [tensor])).as_numpy("Y").item()
+
+    async def ask_all() -> list[float]:
+        async with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+            for _ in range(3):
+                answers = await asyncio.gather(*(ask(client, number) for number in range(32)))
+        return answers
+
+    before = counts(server)
+    answers = asyncio.run(ask_all())
+
+    assert answers == [4.0 * (number + 1) for number in range(32)]
+    assert counted(server, before, "double", "") == 2 * 96
 
 
 def test_step_that_takes_its_input_on_the_host_gets_it_there(server):

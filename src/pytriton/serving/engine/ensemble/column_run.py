@@ -19,6 +19,7 @@ from pytriton.base.messages import (
     MemberFields,
     ResponseSink,
 )
+from pytriton.runtime.executor import device_regions
 from pytriton.runtime.executor.columns import (
     Chunk,
     ChunkRun,
@@ -30,6 +31,7 @@ from pytriton.runtime.executor.columns import (
     make_members,
     shared_request,
 )
+from pytriton.runtime.executor.device_blocks import taking_of
 from pytriton.serving.engine.delivery import deliver_run
 from pytriton.serving.engine.validation import UncountedStringsError, validate
 
@@ -294,7 +296,7 @@ class ColumnRuns:
         step = slab.plan.chain[slab.position]
         model = self._owner.find(step)
         signature = None
-        if model is not None and takes_step_chunks(model):
+        if model is not None and takes_step_chunks(model) and not self._has_device_reader(slab):
             signature = self._signature(step, model, slab)
         if model is None or signature is None:
             self._continue_all(slab)
@@ -304,6 +306,17 @@ class ColumnRuns:
         now_ns = time.monotonic_ns()
         requests = _step_requests(slab, step, signature, now_ns)
         model.submit_chunk(make_members(chunk, model, requests), now_ns, is_complete=is_complete)
+
+    def _has_device_reader(self, slab: Slab) -> bool:
+        """Returns whether the step after the next one takes its inputs in GPU memory.
+
+        Outputs of a chunk are columns in host memory; those of a request can stay where they are.
+        """
+        chain, after = slab.plan.chain, slab.position + 1
+        if not device_regions.has_keeping() or after >= len(chain):
+            return False
+        reader = self._owner.find(chain[after])
+        return reader is not None and not taking_of(reader.spec, reader.instances).reason
 
     def _signature(self, step: Step, model: ManagedModel, slab: Slab) -> ChunkSignature | None:
         """Returns the signature of a step's requests; None if they do not fit to its model."""
