@@ -23,7 +23,7 @@ _PORT_NAMES = {
 def start_nodes_without_waiting():
     """Let the nodes that this process starts know the ports of their programs."""
     # Here, as tests import no Ray, and as programs have no other module of the tests at first.
-    sys.path.append(str(pathlib.Path(__file__).parents[2]))
+    sys.path.append(str(pathlib.Path(__file__).resolve().parents[2]))
     from ray import _raylet  # noqa: PLC0415
     from ray._private import services  # noqa: PLC0415
 

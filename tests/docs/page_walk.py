@@ -100,7 +100,7 @@ class PageWalk:
         }
 
     def run(self) -> list[Step]:
-        """Goes through the page; gives its commands with what they printed."""
+        """Goes through the page up to a step that fails; gives its commands with their output."""
         with self._ending_server():
             page = _parts(self.page)
             for block, after in zip(page, [*page[1:], None], strict=True):
@@ -112,6 +112,8 @@ class PageWalk:
                     self._open(step)
                 elif block.language == "shell":
                     self._take(step)
+                if self.steps and not self.steps[-1].fits:
+                    break
         return self.steps
 
     def misfits(self) -> list[str]:

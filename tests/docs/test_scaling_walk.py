@@ -61,5 +61,5 @@ def test_page_goes_as_it_says(tmp_path, ray_folder):
 
     walk.run()
 
-    assert [step.command.split()[0] for step in walk.steps].count("ray") == 4
     assert not walk.misfits(), "\n".join(walk.misfits())
+    assert [step.command.split()[0] for step in walk.steps].count("ray") == 4
