@@ -56,13 +56,17 @@ class Station(NamedTuple):
 
 STATIONS = [
     Station("benchmarks.gpu_profile", "request", "client: request"),
-    Station(_SERVER + "http.connection", "Http1Connection.buffer_updated", "front: HTTP read"),
+    Station(
+        _SERVER + "http.http1_connection", "Http1Connection.buffer_updated", "front: HTTP read"
+    ),
     Station(_SERVER + "grpc.connection", "GrpcConnection.data_received", "front: gRPC read"),
     Station(_SERVER + "shared_memory.region_request", "RegionRequest.start", "front: regions"),
     Station(_SERVER + "frontend.core_link", "CoreLink._send_items", "front: send to core"),
     Station(_SERVER + "frontend.core_link", "CoreLink._on_message", "front: core answers"),
-    Station(_SERVER + "http.connection", "Http1Connection.respond", "front: HTTP answer"),
-    Station(_SERVER + "http.connection", "Http1Connection.respond_small", "front: HTTP answer"),
+    Station(_SERVER + "http.http1_connection", "Http1Connection.respond", "front: HTTP answer"),
+    Station(
+        _SERVER + "http.http1_connection", "Http1Connection.respond_small", "front: HTTP answer"
+    ),
     Station(_SERVER + "frontend.session", "FrontEndSession._on_submit", "core: front end sends"),
     Station(_RUNTIME + "executor.channel_instance", "FramedInstance.execute", "core: send batch"),
     Station(_RUNTIME + "executor.batch_tracker", "BatchTracker.handle", "core: batch answered"),
@@ -184,7 +188,7 @@ class CallCounter:
     def watch(self, module: types.ModuleType) -> None:
         """Replace the functions of a module that see each request once in their process."""
         for name, function in (
-            ("http.connection", "Http1Connection.buffer_updated"),
+            ("http.http1_connection", "Http1Connection.buffer_updated"),
             ("grpc.connection", "GrpcConnection.data_received"),
             ("executor.channel_instance", "FramedInstance.execute"),
             ("python_backend.execution", "ModelExecution.run"),
