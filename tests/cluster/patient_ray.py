@@ -8,7 +8,9 @@ told it their ports. Here the node is told the ports before it starts them.
 
 from __future__ import annotations
 
-import pathlib
+import itertools
+import os
+import socket
 import sys
 
 # By the parameter of Ray that has a port, what the file with the port is called in Ray.
@@ -18,23 +20,34 @@ _PORT_NAMES = {
     "dashboard_agent_listen_port": "DASHBOARD_AGENT_LISTEN_PORT_NAME",
     "runtime_env_agent_port": "RUNTIME_ENV_AGENT_PORT_NAME",
 }
+# Neither tests nor Ray nor outgoing connections have these.
+_FIRST, _COUNT = 61_000, 4_500
+_offsets = itertools.count(os.getpid() * 7919)
+
+
+def _free_port():
+    for offset in itertools.islice(_offsets, _COUNT):
+        port = _FIRST + offset % _COUNT
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+        return port
+    raise RuntimeError(f"expected a free port among {_COUNT}, found none")
 
 
 def start_nodes_without_waiting():
     """Let the nodes that this process starts know the ports of their programs."""
-    # Here, as tests import no Ray, and as programs have no other module of the tests at first.
-    sys.path.append(str(pathlib.Path(__file__).resolve().parents[2]))
-    from ray import _raylet  # noqa: PLC0415
+    from ray import _raylet  # noqa: PLC0415  tests import no Ray
     from ray._private import services  # noqa: PLC0415
-
-    from tests.free_ports import free_ports  # noqa: PLC0415
 
     start_raylet = services.start_raylet
 
     def start_raylet_with_ports(*arguments, **named):
         node_id, folder = arguments[2], arguments[11]
-        for (parameter, name), port in zip(_PORT_NAMES.items(), free_ports(4), strict=True):
-            named[parameter] = port
+        for parameter, name in _PORT_NAMES.items():
+            named[parameter] = port = _free_port()
             _raylet.persist_port(folder, node_id, getattr(_raylet, name), port)
         return start_raylet(*arguments, **named)
 
