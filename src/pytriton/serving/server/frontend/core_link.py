@@ -185,15 +185,13 @@ class CoreLink:
         try:
             for tensor in request.inputs.values():
                 size = len(tensor.data)
-                if device is not None and tensor.name in device.inputs:
-                    shape = tensor.shape
-                    refs.append(TensorRef(tensor.name, tensor.dtype.number, shape, 0, size))
-                    continue
-                block, offset = payload.add((tensor.data,), size)
+                block, offset = 0, 0
+                if device is None or tensor.name not in device.inputs:
+                    block, offset = payload.add((tensor.data,), size)
+                    self._bytes += size if not block else 0
                 refs.append(
                     TensorRef(tensor.name, tensor.dtype.number, tensor.shape, offset, size, block)
                 )
-                self._bytes += size if not block else 0
         except ServerError:
             self._flush_soon()  # which frees the memory of the other tensors
             raise

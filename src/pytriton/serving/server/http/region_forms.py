@@ -128,7 +128,7 @@ class RegionForms:
         layout: BodyLayout,
         principal: str,
     ) -> HttpExchange | None:
-        """Serve a request; returns None, and has done nothing, if it takes the ordinary way."""
+        """See `FormTable.take`; `start` finds the principal with the head."""
         key = (route.model, route.version, layout.json_length, layout.encoding, bytes(request.body))
         known = self._known.get(key)
         if known is None:
