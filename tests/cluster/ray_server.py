@@ -11,14 +11,13 @@ import psutil
 
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from tests.e2e.http_client import call
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.repository_e2e.server_process import ServerProcess
 
 STARTED = re.compile(r"Instance '(\w+)' is started on (.*) and loads its model")
 PLACE = re.compile(r"node '([^']*)' \(process (\d+)\)")
 SAMPLE = re.compile(r"(nv_\w+)\{(.*)\} (\S+)")
 _LONG = 100  # longer than a path of a Unix socket may be
-_END_S = 180.0
 
 
 class RayServer(ServerProcess):
@@ -50,6 +49,7 @@ class RayServer(ServerProcess):
         options = [
             "--executor=ray",
             f"--ray-address={nodes.address}",
+            f"--ray-start-timeout={DEADLINE_S}",
             "--model-control-mode=explicit",
             "--load-model=*",
             *flags,
@@ -58,7 +58,7 @@ class RayServer(ServerProcess):
 
     def await_ready(self):
         """Wait until all models are loaded, which takes long on a busy machine."""
-        eventually(lambda: self.process.poll() is not None or "Started Met" in self.stdout, _END_S)
+        eventually(lambda: self.process.poll() is not None or "Started Met" in self.stdout)
         return super().await_ready()
 
     def places(self, model):
@@ -110,15 +110,15 @@ class RayServer(ServerProcess):
         return self.metric("nv_model_instance_loss_count", model)
 
     def await_instances(self, model, count, state="running"):
-        assert eventually(lambda: self.instances(model, state) == count, _END_S), self.output
+        assert eventually(lambda: self.instances(model, state) == count), self.output
 
     def await_end(self, nodes, models):
         """Wait until nothing of it is left, nowhere; returns how long that took."""
         began_s = time.monotonic()
         pids = self._seen
-        eventually(lambda: not any(map(is_running, pids)), _END_S)
+        eventually(lambda: not any(map(is_running, pids)))
         assert [pid for pid in pids if is_running(pid)] == []
-        eventually(lambda: not _of(nodes.left(), models), _END_S)
+        eventually(lambda: not _of(nodes.left(), models))
         assert _of(nodes.left(), models) == []
         return time.monotonic() - began_s
 
@@ -142,9 +142,7 @@ class Watch:
     def wait(self, losses=1):
         """Wait until instances are lost and all of them are back."""
         server, model = self._server, self._model
-        assert eventually(lambda: server.losses(model) >= self._losses + losses, _END_S), (
-            server.output
-        )
+        assert eventually(lambda: server.losses(model) >= self._losses + losses), server.output
         self.lost_after_s = time.monotonic() - self._began_s
         server.await_instances(model, self._count)
         self.on_back()

@@ -98,10 +98,7 @@ def settings(count=1, kind="KIND_CPU", **values):
 MODELS = {
     "calc": model(code(EXECUTE), settings(3, RAY_SPREAD="true")),
     "again": model(code(EXECUTE), settings(2, "KIND_GPU", RAY_NUM_GPUS=0.5, IDEMPOTENT="true")),
-    "ranks": model(
-        GROUP,
-        settings(RAY_GROUP_SIZE=2, RAY_RESOURCES="fast_disk=1", RAY_START_TIMEOUT_S=60),
-    ),
+    "ranks": model(GROUP, settings(RAY_GROUP_SIZE=2, RAY_RESOURCES="fast_disk=1")),
     "scaled": model(
         code("time.sleep(0.02)\ny = 2 * x + 1"),
         settings(
