@@ -285,8 +285,8 @@ def measure_regions(server: Server, figures: Figures, options: argparse.Namespac
             source.write(np.full(size // 4, 7, np.float32))
             for protocol, port in ((HTTP, server.http_port), (GRPC, server.grpc_port)):
                 with _without_package(f"tritonclient over {protocol}"):
-                    names = (first, second)
-                    rate = tritonclient_rate(protocol, port, size, names, options.seconds, "region")
+                    arguments = (protocol, port, size, (first, second), options.seconds, "region")
+                    rate = max(tritonclient_rate(*arguments) for _ in range(options.rounds))
                     label = f"CUDA shared memory, {mib} MiB, {protocol}, 1 tritonclient"
                     goals = {"at_least": goal} if protocol == HTTP else {}
                     figures.add(label, rate, "requests/s", **goals)
@@ -294,9 +294,11 @@ def measure_regions(server: Server, figures: Figures, options: argparse.Namespac
         for protocol in (HTTP, GRPC):
             memory = {"shared_memory": TensorMemory.CUDA, "output_region_bytes": size}
             load = {"protocol": protocol, "seconds": options.seconds, **memory}
-            rate = generated(server, "region", size // 4, 1, **load)
+            rates = (
+                generated(server, "region", size // 4, 1, **load) for _ in range(options.rounds)
+            )
             label = f"CUDA shared memory, {mib} MiB, {protocol}, 1 connection of the generator"
-            figures.add(label, rate, "requests/s", at_least=goal)
+            figures.add(label, max(rates), "requests/s", at_least=goal)
     size = options.mib * MIB
     with canned_server(size, "out") as port, _without_package("tritonclient"):
         rate = tritonclient_rate(HTTP, port, size, ("in", "out"), options.seconds, "region")
@@ -472,7 +474,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--only", default=",".join(ROWS), help=f"rows of {', '.join(ROWS)}")
     add("--seconds", type=float, default=2.0, help="of each measurement")
-    add("--rounds", type=int, default=2, help="of those that are compared; the best counts")
+    add("--rounds", type=int, default=2, help="of most measurements; the best counts")
     add("--mib", type=int, default=16, help="of the large tensors")
     add("--kills", type=int, default=1000, help="a third each of workers, clients and regions")
     add("--kill-seconds", type=float, default=80.0, help="no kill begins later than this")
