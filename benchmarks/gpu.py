@@ -402,6 +402,7 @@ def measure_kills(server: Server, figures: Figures, options: argparse.Namespace)
     try:
         gpu_kills.warm_up(lanes)
         before = gpu_kills.settled(nvml.used_bytes)
+        print("every process was killed once, and what is made once is there", flush=True)
         seconds = gpu_kills.kill(lanes, options.kills, options.kill_seconds)
         after = gpu_kills.settled(nvml.used_bytes)
     finally:
@@ -476,7 +477,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     add("--seconds", type=float, default=2.0, help="of each measurement")
     add("--rounds", type=int, default=2, help="of most measurements; the best counts")
     add("--mib", type=int, default=16, help="of the large tensors")
-    add("--kills", type=int, default=1000, help="a third each of workers, clients and regions")
+    add("--kills", type=int, default=1000, help="of workers, clients and regions")
     add("--kill-seconds", type=float, default=80.0, help="no kill begins later than this")
     add("--lanes", type=int, default=min(16, os.cpu_count() or 1), help="kills at the same time")
     add("--json", help="a file for the figures")
