@@ -285,8 +285,8 @@ def measure_regions(server: Server, figures: Figures, options: argparse.Namespac
             source.write(np.full(size // 4, 7, np.float32))
             for protocol, port in ((HTTP, server.http_port), (GRPC, server.grpc_port)):
                 with _without_package(f"tritonclient over {protocol}"):
-                    arguments = (protocol, port, size, (first, second), options.seconds, "region")
-                    rate = max(tritonclient_rate(*arguments) for _ in range(options.rounds))
+                    call = (protocol, port, size, (first, second), options.seconds, "region")
+                    rate = max(tritonclient_rate(*call) for _ in range(options.rounds))
                     label = f"CUDA shared memory, {mib} MiB, {protocol}, 1 tritonclient"
                     goals = {"at_least": goal} if protocol == HTTP else {}
                     figures.add(label, rate, "requests/s", **goals)

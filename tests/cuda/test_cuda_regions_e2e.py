@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from base64 import b64encode
 
@@ -12,6 +13,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
+from tests.access_policies import PolicyFolder
 from tests.cuda import gpu_server
 from tests.cuda.device_process import DeviceProcess
 from tests.cuda.fake_library import library_folder, needs_compiler
@@ -67,14 +69,21 @@ REPOSITORY = {
 CLIENTS = {"http": triton_http, "grpc": triton_grpc}
 
 
-@pytest.fixture(scope="module", params=[0, 2], ids=["one process", "front ends"])
-def server(tmp_path_factory, request):
-    flags = ["--allow-client-shm=true", f"--frontend-processes={request.param}"]
+@contextlib.contextmanager
+def start_with(folder, repository, flags=()):
     environment = {"LD_LIBRARY_PATH": str(library_folder()), "CUDA_VISIBLE_DEVICES": "0"}
     command = (sys.executable, gpu_server.__file__)
-    with starter(tmp_path_factory.mktemp("servers")) as start:
+    flags = ["--allow-client-shm=true", *flags]
+    with starter(folder) as start:
         settings = {"flags": flags, "environment": environment, "command": command}
-        yield start(REPOSITORY, **settings).await_ready()
+        yield start(repository, **settings).await_ready()
+
+
+@pytest.fixture(scope="module", params=[0, 2], ids=["one process", "front ends"])
+def server(tmp_path_factory, request):
+    flags = [f"--frontend-processes={request.param}"]
+    with start_with(tmp_path_factory.mktemp("servers"), REPOSITORY, flags) as server:
+        yield server
 
 
 @pytest.fixture(params=["http", "grpc"])
@@ -116,7 +125,7 @@ def infer(client, protocol, name, *, shape=(1, COUNT), inputs="in", outputs="out
     y = library.InferRequestedOutput("Y")
     if outputs:
         y.set_shared_memory(outputs, options.get("room", size), 0)
-    return client.infer(name, [x], outputs=[y])
+    return client.infer(name, [x], outputs=[y], headers=options.get("headers"))
 
 
 def values(start=0):
@@ -345,14 +354,42 @@ def test_request_that_repeats_is_refused_without_its_region(client, protocol, de
         infer(client, protocol, "device")
 
 
-def test_answers_to_a_request_that_repeats_say_what_the_model_has_returned(server, device):
-    with server.http_client() as client:
-        register(client, device, "in")
-        register(client, device, "out")
-        rows = [
-            infer(client, "http", "device", shape=shape).get_output("Y")["shape"]
-            for shape in ((1, COUNT), (2, COUNT // 2)) * 4
-        ]
-        client.unregister_cuda_shared_memory()
+def test_answers_to_a_request_that_repeats_say_what_the_model_has_returned(
+    client, protocol, regions
+):
+    shapes = ((1, COUNT), (2, COUNT // 2)) * 4
+    outputs = [infer(client, protocol, "device", shape=each).get_output("Y") for each in shapes]
 
-    assert rows == [[1, COUNT], [2, COUNT // 2]] * 4
+    told = [each["shape"] if protocol == "http" else each.shape for each in outputs]
+    assert [tuple(each) for each in told] == list(shapes)
+
+
+POLICY = """
+[principals.owner]
+apis = ["*"]
+[principals.guest]
+apis = ["inference"]
+models = ["plain"]
+"""
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_request_that_repeats_is_refused_for_those_who_may_not_use_its_model(
+    tmp_path, device, protocol
+):
+    policy = PolicyFolder(tmp_path, POLICY)
+    keys = {name: {"authorization": f"Bearer {policy.key(name)}"} for name in ("owner", "guest")}
+    flags = [f"--auth-config={policy.path}"]
+    with contextlib.ExitStack() as stack:
+        repository = {"device": REPOSITORY["device"]}
+        server = stack.enter_context(start_with(tmp_path / "servers", repository, flags))
+        open_client = server.http_client if protocol == "http" else server.grpc_client
+        client = stack.enter_context(open_client())
+        for name in ("in", "out"):
+            raw = b64encode(device.allocate(SIZE)[1])
+            client.register_cuda_shared_memory(name, raw, 0, SIZE, headers=keys["owner"])
+        for _ in range(4):
+            infer(client, protocol, "device", headers=keys["owner"])
+
+        with pytest.raises(InferenceServerException, match="guest"):
+            infer(client, protocol, "device", headers=keys["guest"])

@@ -34,6 +34,7 @@ from pytriton.serving.server.api.refusals import (
 )
 from pytriton.serving.server.grpc.call import IDENTITY, UnaryCall
 from pytriton.serving.server.grpc.columns import CallTable
+from pytriton.serving.server.shared_memory.known_requests import MAX_BYTES, KnownRequests
 
 if TYPE_CHECKING:
     import asyncio
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.grpc.call import CallConnection
     from pytriton.serving.server.grpc.guard import CallGuard
     from pytriton.serving.server.options.server_options import ServerOptions
+    from pytriton.serving.server.shared_memory.known_requests import KnownRequest
     from pytriton.serving.server.shared_memory.region_request import RegionRequest
     from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
     from pytriton.serving.server.tracing.tracing import TraceBeginner
@@ -96,6 +98,10 @@ class InferService:
         # For requests of which nothing but the message matters.
         is_plain = not pattern and self.compression is CompressionLevel.NONE
         self.columns = CallTable(engine, loop, self.begin_alone, tracing) if is_plain else None
+        # Likewise, by the message.
+        self.known: KnownRequests[bytes, None, list[Buffer]] | None = None
+        if is_plain and shared_memory is not None:
+            self.known = KnownRequests(shared_memory)
 
     def begin_alone(
         self,
@@ -183,6 +189,14 @@ class InferService:
         kind = _UNREADABLE.get(error.status, InvalidArgumentError)
         note_unread(self.engine, kind, error.message)
 
+    def learn_regions(self, model: ServedModel, built: BuiltRequest, message: Buffer) -> None:
+        """Learn from a request with tensors in regions that is not submitted yet."""
+        known = self.known
+        if known is None or len(message) > MAX_BYTES or any((built.class_counts or {}).values()):
+            return
+        if known.may_repeat(model, built.request):
+            known.learn(bytes(message), model, built.request, built.places or {}, None)
+
     def submit(
         self,
         built: BuiltRequest,
@@ -207,6 +221,19 @@ class InferService:
             return self._submit(spec, metadata, began_ns, request, sink)
         return self.engine.infer(request, sink)
 
+    def submit_known(
+        self,
+        request: InferRequest,
+        model: ServedModel,
+        head: CallHead,
+        sink: ResponseSink,
+        began_ns: int,
+    ) -> Inference:
+        """Pass a request to the engine that was checked for the model."""
+        request.principal = head.principal
+        request.received_ns = _monotonic_ns()
+        return self._submit(model.spec, head.metadata, began_ns, request, sink, model)
+
     def _submit(
         self,
         spec: ModelSpec,
@@ -214,6 +241,7 @@ class InferService:
         began_ns: int,
         request: InferRequest,
         sink: ResponseSink,
+        fitting: ServedModel | None = None,
     ) -> Inference:
         if self._tracing is not None:
             texts = {name: text for name, text in metadata if isinstance(text, str)}
@@ -221,8 +249,8 @@ class InferService:
             origin = TraceOrigin("GRPC", traceparent, tracestate, began_ns)
             trace = self._tracing.begin(request, spec, origin, sink)
             if trace is not None:
-                return self.engine.infer(request, trace, trace)
-        return self.engine.infer(request, sink)
+                return self.engine.infer(request, trace, trace, fitting)
+        return self.engine.infer(request, sink, None, fitting)
 
 
 def has_typed_tensors(parsed: ParsedMessage) -> bool:
@@ -233,7 +261,15 @@ def has_typed_tensors(parsed: ParsedMessage) -> bool:
 class ModelInferCall(UnaryCall):
     """A call of ModelInfer: one request, one response. It is the engine's sink for the response."""
 
-    __slots__ = ("_began_ns", "_class_counts", "_inference", "_is_new", "_service", "_spec")
+    __slots__ = (
+        "_began_ns",
+        "_class_counts",
+        "_inference",
+        "_is_new",
+        "_known",
+        "_service",
+        "_spec",
+    )
 
     def __init__(
         self, service: InferService, connection: CallConnection, stream_id: int, head: CallHead
@@ -242,6 +278,8 @@ class ModelInferCall(UnaryCall):
         self._service = service
         # None until the engine has the request, or its inputs are being read.
         self._inference: Inference | RegionRequest | None = None
+        self._class_counts: dict[str, int] | None = None
+        self._known: KnownRequest[None, list[Buffer]] | None = None
         self._began_ns = _monotonic_ns() if service.is_traced else 0
         # Whether it is the first call with this head: the connection asks the columns for others.
         self._is_new = head.columns is None
@@ -282,12 +320,30 @@ class ModelInferCall(UnaryCall):
         self._begin(message)
 
     def _begin(self, message: Buffer) -> None:
+        if self._service.known and len(message) <= MAX_BYTES and self._begin_known(bytes(message)):
+            return
         parsed, raw = self._service.parse(message)
         try:
             self._begin_parsed(message, parsed, raw)
         except ServerError as error:
             self._service.note_refusal(parsed, error)
             raise
+
+    def _begin_known(self, message: bytes) -> bool:
+        """Pass a request to the engine if it is known, with all tensors in GPU memory."""
+        service = self._service
+        known = None if service.known is None else service.known.find(message)
+        if known is None or self.head.columns is None:
+            return False
+        request = known.request()
+        model = service.engine.find(request.model_name, request.model_version)
+        if model is None or model.spec is not known.spec:
+            return False
+        if service.guard is not None:
+            service.guard.check(self.connection, self.head, INFERENCE, request.model_name)
+        self._spec, self._known = known.spec, known
+        self._inference = service.submit_known(request, model, self.head, self, self._began_ns)
+        return True
 
     def _begin_parsed(self, message: Buffer, parsed: ParsedMessage, raw: Sequence[Buffer]) -> None:
         service = self._service
@@ -317,13 +373,14 @@ class ModelInferCall(UnaryCall):
                     columns.learn(model, request, message, raw)
             if self.head.columns is None:
                 request.path = RequestPath.HEADERS
+            elif request.uses_regions:
+                service.learn_regions(model, built, message)
             self._class_counts = built.class_counts
             self._inference = service.submit(built, spec, self.head, self, self._began_ns)
 
     def begin_read(self, model: ServedModel, request: InferRequest) -> None:
         """Pass a request to the engine that is alone, fits its model and is not traced."""
         self._spec = spec = model.spec
-        self._class_counts = None
         request.received_ns = _monotonic_ns()
         if spec.namespace:
             request.model_name = spec.identifier
@@ -351,6 +408,15 @@ class ModelInferCall(UnaryCall):
         if response is None:
             self.fail(InternalError("expected a single response, got 0"))
             return
+        if self._known is not None:
+            try:
+                known_parts = self._known.answer_to(response, encode_infer_response)
+            except InternalError as error:
+                self.fail(error)
+                return
+            if known_parts is not None:
+                self.respond(known_parts)
+                return
         parts = encode_infer_response(
             response,
             self._class_counts,
