@@ -12,14 +12,18 @@ import pytest
 from pytriton.base import dtypes
 from pytriton.base.errors import InvalidArgumentError, NotFoundError
 from pytriton.base.messages import DeviceBytes, DeviceExport, InferTensor
+from pytriton.runtime.cuda import exports
 from pytriton.runtime.executor import device_blocks
 from pytriton.runtime.executor.device_blocks import (
+    COPY_REASONS,
     DeviceLedger,
     replace_data,
     taking_of,
     use_of,
 )
 from pytriton.runtime.transport.frames import DeviceNotes
+from pytriton.runtime.transport.loop_channel import ProtocolError
+from pytriton.serving.engine.costs import ModelCosts
 
 
 class Instance:
@@ -30,8 +34,9 @@ class Instance:
     def __init__(self, name, loop, **facts):
         self.name = name
         self.released, self.dropped = [], []
+        self.costs = ModelCosts()
         self.device_ledger = DeviceLedger(
-            self, ("m", "1"), loop, lambda frame: self.released.extend(frame.blocks)
+            self, lambda: self.costs, loop, lambda frame: self.released.extend(frame.blocks)
         )
         self.device_ledger.refusal = facts.get("refusal", "")
         self.device_ledger.keeps_inputs = facts.get("keeps_inputs", True)
@@ -186,13 +191,33 @@ def test_inputs_say_where_they_are(owner):
     assert use_of({"c": InferTensor("c", dtypes.FP32, (1,), DeviceBytes.of_size(4))}) is None
 
 
-def test_tensors_are_counted_by_model_and_reason(owner, reader):
-    device_blocks.tally.clear()
+def test_tensors_are_counted_for_their_model_by_reason(owner, reader):
     reader.device_ledger.lend(owner.device_ledger.take(export()))
     owner.device_ledger.on_notes(DeviceNotes(copied={"cannot_export": 2}))
 
-    assert device_blocks.tally == {("m", "1", ""): 1, ("m", "1", "cannot_export"): 2}
-    device_blocks.tally.clear()
+    assert reader.costs.gpu_tensors == {"": 1}
+    assert owner.costs.gpu_tensors == {"cannot_export": 2}
+
+
+def test_tensors_are_not_counted_if_nobody_wants_costs(owner):
+    owner.costs = None
+    owner.device_ledger.on_notes(DeviceNotes(copied={"cannot_export": 2}))
+
+    assert owner.device_ledger.lend(owner.device_ledger.take(export())).size == 16
+
+
+@pytest.mark.parametrize("copied", [{'x"} 1\n': 1}, {"cannot_export": -1}])
+def test_instance_cannot_invent_why_tensors_were_copied(owner, copied):
+    with pytest.raises(ProtocolError, match="expected why tensors were copied"):
+        owner.device_ledger.on_notes(DeviceNotes(copied=copied))
+
+    assert not owner.costs.gpu_tensors
+
+
+def test_reasons_of_instances_are_known():
+    names = ("CANNOT_EXPORT", "CANNOT_OPEN", "CLIENT_REGION", "OTHER_DEVICE", "OUT_OF_MEMORY")
+
+    assert {getattr(exports, name) for name in (*names, "DRIVER_ERROR")} <= COPY_REASONS
 
 
 def spec(**changes):

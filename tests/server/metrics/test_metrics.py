@@ -188,6 +188,20 @@ def test_every_version_has_a_series_under_one_head():
     assert 'nv_inference_count{model="m",version="2"} 0\n' in text
 
 
+def test_tensors_between_models_are_shown_by_way_and_reason_while_their_model_is_there():
+    caller = model("caller")
+    caller.statistics.costs.gpu_tensors.update({"": 3, "sandbox": 1, "cannot_export": 2})
+    name = "nv_inference_gpu_tensors_total"
+    lines = [line for line in page(caller).splitlines() if line.startswith(f"{name}{{")]
+
+    assert lines == [
+        f'{name}{{model="caller",way="copied",reason="cannot_export",version="1"}} 2',
+        f'{name}{{model="caller",way="copied",reason="sandbox",version="1"}} 1',
+        f'{name}{{model="caller",way="shared",reason="",version="1"}} 3',
+    ]
+    assert name not in page(model("other"))
+
+
 def test_latency_counters_can_be_switched_off():
     text = page(busy_model(), options=MetricsOptions(counter_latencies=False))
 

@@ -10,7 +10,6 @@ its leases. If the owner ends, those that have its memory open close it when the
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,6 +18,7 @@ from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.messages import DeviceBytes, DevicePlace, DeviceUse
 from pytriton.runtime.executor import device_regions
 from pytriton.runtime.transport.frames import DeviceNotes, ReleaseExports
+from pytriton.runtime.transport.loop_channel import ProtocolError
 
 if TYPE_CHECKING:
     import asyncio
@@ -27,13 +27,11 @@ if TYPE_CHECKING:
     from pytriton.base.messages import DeviceExport, InferTensor
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.device_regions import DeviceInstance
-    from pytriton.runtime.executor.inference import Instance
+    from pytriton.runtime.executor.inference import BatchCosts, Instance
 
 _leases = itertools.count(1)
 SHARED = ""  # in place of a reason: a tensor was not copied
-# Tensors between models, by model, version, and the reason why they were copied.
-tally: Counter[tuple[str, str, str]] = Counter()
-# Why tensors go through the host. Those of instances are in `runtime/cuda/exports.py`.
+# Why tensors go through the host.
 HOST_INPUTS = "host_inputs"  # the model takes its inputs on the host
 SANDBOX = "sandbox"
 OTHER_MACHINE = "other_machine"
@@ -42,6 +40,24 @@ INSTANCE_KIND = "instance_kind"  # a bound function, or a compiled backend
 SEQUENCE = "sequence"
 CACHE = "response_cache"
 ENSEMBLE = "ensemble"
+# With those that instances find themselves: see `runtime/cuda/exports.py`.
+COPY_REASONS = frozenset(
+    {
+        HOST_INPUTS,
+        SANDBOX,
+        OTHER_MACHINE,
+        OTHER_DEVICE,
+        INSTANCE_KIND,
+        SEQUENCE,
+        CACHE,
+        ENSEMBLE,
+        "cannot_export",
+        "cannot_open",
+        "client_region",
+        "out_of_memory",
+        "driver_error",
+    }
+)
 
 
 class _Keeper:
@@ -88,7 +104,7 @@ class DeviceLedger:
 
     Args:
         instance: Whose it is.
-        labels: Name and version of its model, for the tally.
+        costs: Returns the sums of its model, which count tensors; None: nobody wants them.
         send: Sends a frame to the instance.
 
     Attributes:
@@ -100,7 +116,7 @@ class DeviceLedger:
     def __init__(
         self,
         instance: DeviceInstance,
-        labels: tuple[str, str],
+        costs: Callable[[], BatchCosts | None],
         loop: asyncio.AbstractEventLoop,
         send: Callable[[ReleaseExports], None],
     ) -> None:
@@ -108,7 +124,7 @@ class DeviceLedger:
         self.keeps_inputs = False
         self.gpu = b""
         self._instance = instance
-        self._labels = labels
+        self._costs = costs
         self._loop = loop
         self._send = send
         self._allocations: dict[int, int] = {}  # the numbers of regions, by the instance's own
@@ -235,22 +251,30 @@ class DeviceLedger:
     # Its life
 
     def on_notes(self, notes: DeviceNotes) -> None:
-        """Take what the instance has to say."""
+        """Take what the instance has to say.
+
+        Raises:
+            ProtocolError: It says why a tensor was copied, and that is no reason.
+        """
+        for reason, count in notes.copied.items():
+            # It becomes a label of a metric, of which a model must not make as many as it likes.
+            if reason not in COPY_REASONS or count < 0:
+                raise ProtocolError(f"expected why tensors were copied, got {reason!r}: {count}")
+            self._count(reason, count)
         self.end_leases(notes.leases)
         for allocation in notes.gone:
             number = self._allocations.pop(allocation, None)
             if number is not None:
                 device_regions.remove_region(number)
-        for reason, count in notes.copied.items():
-            self._count(reason, count)
         for number, reason in notes.unopened.items():
             # What is lent is not freed. So if it is gone, its process has ended, and that is why.
             if device_regions.users_of(number) is not None:
                 self._unopened[number] = reason
 
     def _count(self, reason: str, count: int) -> None:
-        name, version = self._labels
-        tally[name, version, reason] += count
+        costs = self._costs()
+        if costs is not None:
+            costs.gpu_tensors[reason] += count
 
     def close(self) -> None:
         """Give back all leases, and let others close memory of an instance that has ended."""

@@ -13,6 +13,7 @@ import msgspec
 
 if TYPE_CHECKING:
     import asyncio
+    from collections import Counter
     from collections.abc import Collection, Mapping, Sequence
 
     from pytriton.base.errors import ServerError
@@ -158,6 +159,8 @@ class BatchCosts(Protocol):
     bytes_out: int
     to_gpu_bytes: int  # that the server's own code has copied in processes of instances
     to_host_bytes: int
+    # Tensors in GPU memory between models, by why they were copied; see `device_blocks.SHARED`.
+    gpu_tensors: Counter[str]
 
 
 class InstanceEvents(Protocol):

@@ -82,8 +82,9 @@ class PythonInstance(FramedInstance):
         self.concurrency = 1
         self.has_ready_check = False
         self._takes_device_memory = False
-        model = (labels.name, labels.version)
-        self.device_ledger = DeviceLedger(self, model, loop, self._send_releases)
+        self.device_ledger = DeviceLedger(
+            self, lambda: self._batches.events.costs, loop, self._send_releases
+        )
         self.ended: asyncio.Future[None] = loop.create_future()
         self._worker = worker
         self._loop = loop

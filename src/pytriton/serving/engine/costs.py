@@ -9,8 +9,9 @@ somebody asks, by how many requests and bytes they had since then. So the shares
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -49,6 +50,8 @@ class ModelCosts:
     tokens_out: int = 0
     to_gpu_bytes: int = 0  # of our own copies, in the processes of its instances
     to_host_bytes: int = 0
+    # Tensors in GPU memory between models, by why they were copied; see `device_blocks.SHARED`.
+    gpu_tensors: Counter[str] = field(default_factory=Counter)
 
     def add_usage(self, usage: TokenUsage) -> None:
         """Add the tokens of a request that has ended."""

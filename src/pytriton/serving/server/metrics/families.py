@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.messages import RequestPath
 from pytriton.base.nvml import DeviceReading
+from pytriton.runtime.executor.device_blocks import SHARED
 from pytriton.serving.engine import latencies as names
 from pytriton.serving.engine.latencies import (
     Exemplar,
@@ -50,7 +51,6 @@ from pytriton.serving.server.metrics.machine import (
     accepting_families,
     certificate_families,
     cpu_families,
-    device_tensor_families,
     gpu_families,
     gpu_process_families,
     limit_families,
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 ANONYMOUS = ""  # the principal of a request whose client has no identity
 SERVER_TIME = "nv_server_processor_seconds"
 GPU_COPIES = "nv_inference_gpu_copy_bytes"
+GPU_TENSORS = "nv_inference_gpu_tensors_total"
 SLOW_REQUESTS = "nv_inference_slow_requests_total"
 logger = logging.getLogger(__name__)
 
@@ -313,6 +314,18 @@ def _gpu_copies(reading: ModelReading) -> str:
     return _labelled(GPU_COPIES, reading.labels, "direction", some)
 
 
+def _gpu_tensors(reading: ModelReading) -> str:
+    counts = reading.model.statistics.costs.gpu_tensors
+    copied = sorted((reason, count) for reason, count in counts.items() if reason != SHARED)
+    shared = [(SHARED, counts[SHARED])] if counts[SHARED] else []
+    return "".join(
+        [
+            _labelled(GPU_TENSORS, reading.labels, f'way="{way}",reason', some)
+            for way, some in (("copied", copied), ("shared", shared))
+        ]
+    )
+
+
 COSTS = (
     _costs(
         "nv_inference_processor_seconds",
@@ -342,6 +355,13 @@ COSTS = (
         "Number of bytes that the server's own copies have moved between host and GPU in the "
         "processes of instances",
         _gpu_copies,
+    ),
+    ModelFamily(
+        GPU_TENSORS,
+        "counter",
+        "Tensors in GPU memory between models, by the model that got a shared one or sent a copied "
+        "one, and the reason for a copy through the host",
+        _gpu_tensors,
     ),
 )
 
@@ -605,7 +625,6 @@ class MetricsPage:
     def _server_families(self, gpus: Sequence[DeviceReading]) -> Iterable[SampleFamily]:
         yield from pool_families(self._options.pinned_memory_pool_bytes)
         yield from gpu_families(gpus)
-        yield from device_tensor_families()
         if self._options.cpu and (machine := self.machine_now()) is not None:
             yield from cpu_families(machine)
 
@@ -694,7 +713,6 @@ def server_family_names() -> frozenset[str]:
         *pool_families(0),
         *cpu_families(MachineReading(0, 0, 0)),
         *gpu_families(()),
-        *device_tensor_families({}),
         *accepting_families(0, is_paused=False),
         *limit_families(()),
         *gpu_process_families(()),

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytriton.base.nvml import DeviceReading
-from pytriton.runtime.executor.device_blocks import SHARED, tally
 from pytriton.serving.server.api.gpu_view import ProcessMemory, memory_by_model
 from pytriton.serving.server.metrics.exposition import MetricSample, SampleFamily, gauge
 
@@ -151,31 +150,6 @@ def gpu_families(gpus: Sequence[DeviceReading]) -> Iterable[SampleFamily]:
             MetricSample(value, {"gpu_uuid": uuid}) for uuid, value in values if value is not None
         ]
         yield SampleFamily(name, kind, help_text, samples)
-
-
-def device_tensor_families(
-    counts: Mapping[tuple[str, str, str], int] = tally,
-) -> Iterator[SampleFamily]:
-    """Yields how tensors in GPU memory went from model to model; no values before some have."""
-    samples = [
-        MetricSample(
-            count,
-            {
-                "model": model,
-                "version": version,
-                "way": "shared" if reason == SHARED else "copied",
-                "reason": reason,
-            },
-        )
-        for (model, version, reason), count in sorted(counts.items())
-    ]
-    yield SampleFamily(
-        "nv_inference_gpu_tensors_total",
-        "counter",
-        "Tensors in GPU memory between models, by the model that got a shared one or sent a copied "
-        "one, and the reason for a copy through the host",
-        samples,
-    )
 
 
 def gpu_process_families(processes: Sequence[ProcessMemory]) -> Iterable[SampleFamily]:
