@@ -28,7 +28,8 @@ class Producer:
 
     def __init__(self, machine, size=4096):
         self.driver = FakeDriver(machine)
-        self.exports = Exports(lambda: self.driver)
+        self.gone = []
+        self.exports = Exports(lambda: self.driver, self.gone.extend)
         self.address = self.allocate(size)
 
     def allocate(self, size=4096):
@@ -44,7 +45,9 @@ class Producer:
         return DeviceArray(start, 0, FLOAT, (count,), object(), order)
 
     def add(self, *arguments, **options):
-        return self.exports.add(self.array(*arguments, **options))
+        """Returns what others need, and the allocations that were found to be freed."""
+        self.gone.clear()
+        return self.exports.add(self.array(*arguments, **options)), list(self.gone)
 
 
 @pytest.fixture
@@ -116,7 +119,7 @@ def test_missing_driver_lets_a_tensor_go_through_the_host(producer, monkeypatch)
 
 def test_consumer_of_another_device_gets_a_copy(producer):
     assert reason_of(producer.exports, producer.array(), bytes([1]) * 16) == "other_device"
-    export, _ = producer.exports.add(producer.array(), GPU)
+    export = producer.exports.add(producer.array(), GPU)
     assert export.gpu == GPU
 
 
@@ -129,6 +132,17 @@ def test_freed_allocation_is_found_with_the_next_one(producer):
     assert gone == [old.allocation]
     assert new.allocation != old.allocation
     assert producer.add(address=producer.allocate())[1] == []
+
+
+def test_freed_allocation_is_told_although_the_next_one_cannot_be_exported(producer):
+    old, _ = producer.add()
+    producer.exports.release([old.block])
+    producer.free(producer.address)
+    producer.driver.failing["export_memory"] = cuda_driver.INVALID_VALUE
+    new = producer.array(address=producer.allocate())
+
+    assert reason_of(producer.exports, new) == "cannot_export"
+    assert producer.gone == [old.allocation]
 
 
 class Consumer:

@@ -61,11 +61,17 @@ class Kept(NamedTuple):
 class Exports:
     """The tensors that this process has exported, by number, and their allocations.
 
-    Used by threads that send, and by the one that reads what the server says.
+    Used by threads that send, and by the one that reads what the server says. `on_gone` is called
+    with the numbers of allocations that others may have open, and that were found to be freed.
     """
 
-    def __init__(self, find_driver: Callable[[], Driver] = usable_driver) -> None:
+    def __init__(
+        self,
+        find_driver: Callable[[], Driver] = usable_driver,
+        on_gone: Callable[[list[int]], None] = lambda _: None,
+    ) -> None:
         self._find_driver = find_driver
+        self._on_gone = on_gone
         self._numbers = itertools.count(1)
         self._kept: dict[int, Kept] = {}
         self._allocations: dict[int, _Allocation] = {}
@@ -75,17 +81,15 @@ class Exports:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def add(self, array: DeviceArray, gpu: bytes = b"") -> tuple[DeviceExport, list[int]]:
-        """Keep an array for others, who may be only on a certain device.
+    def add(self, array: DeviceArray, gpu: bytes = b"") -> DeviceExport:
+        """Keep an array for others, who may be only on a certain device; returns what they need.
 
         Its bytes are there when this returns, so whoever hears of it may read it on any stream.
-
-        Returns:
-            What others need, and the numbers of allocations that were found to be gone.
 
         Raises:
             NotShareableError: It cannot be shared.
         """
+        gone: list[int] = []
         try:
             driver = self._find_driver()
             wait_for_device(array)
@@ -95,15 +99,18 @@ class Exports:
             if gpu not in (b"", own):
                 raise NotShareableError(OTHER_DEVICE)
             with self._lock, driver.using(array.device):
-                number, allocation, gone = self._find(driver, array)
+                number, allocation = self._find(driver, array, gone)
         except (CudaError, ServerError) as error:
             raise NotShareableError(DRIVER_ERROR) from error
+        finally:
+            if gone:  # also if the new allocation cannot be shared: nobody would ask for these again
+                self._on_gone(gone)
         offset = array.address - allocation.base
         if not allocation.handle or offset + array.nbytes > allocation.size:
             raise NotShareableError(CANNOT_EXPORT)
         block = next(self._numbers)
         self._kept[block] = Kept(array, allocation.base)
-        export = DeviceExport(
+        return DeviceExport(
             block,
             array.nbytes,
             offset,
@@ -113,7 +120,6 @@ class Exports:
             array.device,
             allocation.size,
         )
-        return export, gone
 
     def kept(self, block: int) -> Kept | None:
         """Returns an array that this process has exported; None if it was released."""
@@ -124,13 +130,16 @@ class Exports:
         for block in blocks:
             self._kept.pop(block, None)
 
-    def _find(self, driver: Driver, array: DeviceArray) -> tuple[int, _Allocation, list[int]]:
+    def _find(
+        self, driver: Driver, array: DeviceArray, gone: list[int]
+    ) -> tuple[int, _Allocation]:
+        """Returns the allocation of an array; those that were found to be freed go to `gone`."""
         number = driver.allocation_id(array.address)
         allocation = self._allocations.get(number)
         if allocation is not None:
-            return number, allocation, []
+            return number, allocation
         base, size = driver.extent_of(array.address)
-        gone = self._forget_freed(driver)
+        gone += self._forget_freed(driver)
         try:
             handle = driver.export_memory(base)
         except CudaError as error:
@@ -139,7 +148,7 @@ class Exports:
             logger.info("%d bytes of GPU memory cannot be shared with others: %s", size, error)
             handle = b""
         allocation = self._allocations[number] = _Allocation(base, size, array.device, handle)
-        return number, allocation, gone
+        return number, allocation
 
     def _forget_freed(self, driver: Driver) -> list[int]:
         """Forget allocations that are not there any more; returns those that others may have open.

@@ -102,7 +102,7 @@ class DeviceTensors:
         self._post = post
         self._process = os.getpid()
         self._regions = OpenRegions(end_lease=self._end_lease) if regions is None else regions
-        self._exports = Exports() if exports is None else exports
+        self._exports = Exports(on_gone=self._tell_gone) if exports is None else exports
         self._on_first_use = on_first_use
 
     # What comes
@@ -270,10 +270,10 @@ class DeviceTensors:
             return DeviceExport(0, array.nbytes, offset, lease=lease)
         if self._regions.is_open_at(array):
             raise NotShareableError(CLIENT_REGION)
-        export, gone = self._exports.add(array, gpu)
-        if gone:
-            self._post(DeviceNotes(gone=gone))
-        return export
+        return self._exports.add(array, gpu)
+
+    def _tell_gone(self, allocations: list[int]) -> None:
+        self._post(DeviceNotes(gone=allocations))
 
     def count_copy(self, reason: str) -> None:
         """Tell the server that a tensor went through the host."""
