@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -238,6 +240,38 @@ def test_allocation_is_opened_once_for_all_leases(producer, consumer):
     assert consumer.regions.is_open_at(beyond)
 
 
+def test_allocation_that_was_dropped_is_closed_after_the_tensor_that_came_late(producer, consumer):
+    export, _ = producer.add()
+    consumer.regions.drop([export.allocation])
+    array = consumer.lease(export)
+
+    assert consumer.driver.opened[producer.address] == 1
+    del array
+    gc.collect()
+    assert consumer.driver.opened[producer.address] == 0
+
+
+def test_leases_may_be_added_while_one_is_looked_for(producer, consumer):
+    export, _ = producer.add()
+    arrays = [consumer.lease(export, number) for number in range(200)]
+    added = []
+
+    def add():
+        while len(added) < 2000:
+            added.append(consumer.lease(export, 1000 + len(added)))
+
+    adding = threading.Thread(target=add)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        adding.start()
+        while adding.is_alive():
+            assert consumer.regions.lease_at(arrays[0]) is not None
+    finally:
+        sys.setswitchinterval(interval)
+        adding.join()
+
+
 def test_few_allocations_stay_open(producer, consumer):
     for number in range(MOST_ALLOCATIONS + 3):
         export, _ = producer.add(address=producer.allocate(64))
@@ -282,6 +316,16 @@ def test_gather_makes_one_array_of_several(producer):
     gc.collect()
     assert len(producer.driver.allocated) == held - 1
     assert producer.driver.retained[0] == 1
+
+
+def test_memory_that_cannot_be_freed_does_not_keep_its_context(producer, caplog):
+    array = device_array.copy_to_device(np.ones(2, np.float32), 0)
+    producer.driver.failing["free"] = cuda_driver.ILLEGAL_ADDRESS
+    del array
+    gc.collect()
+
+    assert "memory of GPU 0 cannot be freed" in caplog.text
+    assert producer.driver.retained[0] == 0
 
 
 def test_gather_without_memory_leaves_nothing(producer):

@@ -10,7 +10,7 @@ from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.base.messages import DevicePlace
 from pytriton.runtime.cuda import driver as cuda_driver
 from pytriton.runtime.cuda.device_array import DeviceArray
-from pytriton.runtime.cuda.regions import OpenRegions, PlacedArray
+from pytriton.runtime.cuda.regions import MOST_DROPPED, OpenRegions, PlacedArray
 from tests.cuda.fake_driver import FakeDriver, FakeMachine
 
 SIZE = 4096
@@ -77,6 +77,32 @@ def test_region_is_closed_after_the_last_tensor_on_it(scene):
     assert scene.open_count == 0
 
 
+def test_output_of_a_request_that_was_running_is_written_and_its_region_closed(scene):
+    scene.regions.array(scene.place(), FLOAT, (2,))
+    scene.regions.drop([1])
+    scene.regions.write(scene.place(), np.arange(2, dtype=FLOAT), "y")
+
+    assert scene.content(2) == [0, 1]
+    assert scene.open_count == 0
+    assert len(scene.regions) == 0
+
+
+def test_input_of_a_request_that_came_before_the_drop_closes_its_region(scene):
+    scene.regions.drop([1])
+    array = scene.regions.array(scene.place(), FLOAT, (2,))
+
+    assert scene.open_count == 1
+    del array
+    assert scene.open_count == 0
+
+
+def test_few_regions_that_were_dropped_are_remembered(scene):
+    for number in range(MOST_DROPPED + 2):
+        scene.regions.drop([number])
+
+    assert list(scene.regions._dropped)[:1] == [2]
+
+
 def test_region_that_cannot_be_opened_is_an_error_and_tried_again(scene):
     for _ in range(2):
         with pytest.raises(InvalidArgumentError, match=r"region 'r' cannot be opened.*open_memory"):
@@ -141,6 +167,7 @@ def test_region_that_cannot_be_closed_harms_nobody(scene, caplog):
     scene.regions.drop([1])
 
     assert "region 'r' cannot be closed" in caplog.text
+    assert scene.driver.retained[0] == 0
 
 
 def test_placed_array_has_its_shape_and_no_bytes():

@@ -193,9 +193,11 @@ class DeviceMemory:
         if not self.address:
             return
         try:
-            with self._driver.using(self.device):
-                self._driver.free(self.address)  # waits for the GPU, which may still read it
-            self._driver.release_context(self.device)
+            try:
+                with self._driver.using(self.device):
+                    self._driver.free(self.address)  # waits for the GPU, which may still read it
+            finally:
+                self._driver.release_context(self.device)
         except CudaError as error:
             logger.warning("memory of GPU %d cannot be freed: %s", self.device, error)
 

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_ALLOCATIONS = 32  # of other instances that stay open without a tensor on them
+# Regions that were dropped and that requests may still name: more than there can be such requests.
+MOST_DROPPED = 4096
 
 
 def _words(place: DevicePlace) -> str:
@@ -79,11 +81,13 @@ class OpenRegion:
 
     def __del__(self) -> None:
         try:
-            if self.address:
-                with self.driver.using(self.device):
-                    self.driver.close_memory(self.address)
-            if self._has_context:
-                self.driver.release_context(self.device)
+            try:
+                if self.address:
+                    with self.driver.using(self.device):
+                        self.driver.close_memory(self.address)
+            finally:
+                if self._has_context:
+                    self.driver.release_context(self.device)
         except CudaError as error:
             logger.warning("%s cannot be closed: %s", self._words, error)
 
@@ -135,6 +139,8 @@ class OpenRegions:
         self._end_lease = end_lease
         self._regions: dict[int, OpenRegion] = {}
         self._lent: dict[int, None] = {}  # those of them that are allocations; used last is last
+        # A request that came before the drop opens such a region for itself: nobody would close it.
+        self._dropped: dict[int, None] = {}
         self._leases: weakref.WeakValueDictionary[int, Lease] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()  # models may send responses from several threads
 
@@ -192,7 +198,11 @@ class OpenRegions:
     def lease_at(self, array: DeviceArray) -> tuple[int, int] | None:
         """Returns the lease of the memory that an array is in, and where; None if it is no such."""
         end = array.address + array.nbytes
-        for lease in list(self._leases.values()):
+        # Not `values()`, which fails if another thread adds one meanwhile.
+        for reference in self._leases.valuerefs():
+            lease = reference()
+            if lease is None:
+                continue
             if lease.address <= array.address and end <= lease.address + lease.size:
                 return lease.number, array.address - lease.address
         return None
@@ -207,7 +217,8 @@ class OpenRegions:
         closed = []
         with self._lock:
             self._lent.pop(number, None)
-            self._lent[number] = None
+            if number in self._regions:
+                self._lent[number] = None
             while len(self._lent) > MOST_ALLOCATIONS:
                 oldest = next(iter(self._lent))
                 del self._lent[oldest]
@@ -251,6 +262,9 @@ class OpenRegions:
             dropped = [self._regions.pop(number, None) for number in numbers]
             for number in numbers:
                 self._lent.pop(number, None)
+                self._dropped[number] = None
+            while len(self._dropped) > MOST_DROPPED:
+                del self._dropped[next(iter(self._dropped))]
         del dropped  # outside of the lock: closing calls the driver
 
     def _open(self, place: DevicePlace) -> OpenRegion:
@@ -260,7 +274,9 @@ class OpenRegions:
         with self._lock:
             region = self._regions.get(place.number)
             if region is None:
-                region = self._regions[place.number] = OpenRegion(self._find_driver(), place)
+                region = OpenRegion(self._find_driver(), place)
+                if place.number not in self._dropped:
+                    self._regions[place.number] = region
         return region
 
 
