@@ -260,6 +260,20 @@ def test_dead_driver_ends_the_registrar_and_nothing_else(active, step):
     Segment(SIZE).view(0, 1)[0] = 1
 
 
+def test_memory_that_cannot_be_unregistered_stays_mapped(active, caplog):
+    segment = Segment(SIZE)
+    active.settle()
+    address = segment.address
+    active.driver.failing["unregister_host"] = cuda_driver.INVALID_VALUE
+    del segment
+    active.settle()
+
+    with open("/proc/self/maps", encoding="ascii") as maps:  # noqa: PTH123  a file of the kernel
+        assert any(line.startswith(f"{address:x}-") for line in maps)
+    assert f"{SIZE} bytes stay mapped" in caplog.text
+    assert active.registrar.state is RegistrarState.ACTIVE
+
+
 def test_context_that_was_reset_is_no_error(active):
     segment = Segment(SIZE)
     active.settle()
@@ -338,6 +352,19 @@ def test_blocks_that_follow_soon_wait_for_others(active, monkeypatch):
 
     assert released == [0, 1]
     assert waits == [pytest.approx(registration._GATHER_S)]
+
+
+def test_blocks_wait_for_the_gpu_also_if_no_page_can_be_pinned_for_that(active, channels):
+    ours, theirs = channels
+    received = message_with_block(ours, theirs)
+    active.settle()
+    active.driver.failing["drain"] = cuda_driver.OUT_OF_MEMORY
+    del received
+    active.settle()
+
+    assert active.driver.calls["synchronize"] == 1
+    assert len(theirs.tracker._released) == 1
+    assert active.registrar.state is RegistrarState.ACTIVE
 
 
 def test_blocks_are_released_although_the_driver_is_dead(active, channels):

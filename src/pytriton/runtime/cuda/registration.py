@@ -216,6 +216,7 @@ class Registrar:
         self._book = RegistrationBook(self._limit_bytes)
         self._mappings: dict[int, weakref.ref[Mapping]] = {}
         self._markers: list[_Marker] = []
+        self._stuck: list[MappedBytes] = []  # what could not be unregistered
         self._drained_s = 0.0  # when the GPU was waited for last
         self._page = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.uint8)  # see `Driver.drain`
 
@@ -397,7 +398,14 @@ class Registrar:
     def _drain(self, driver: Driver) -> None:
         for device in driver.active_devices():
             with driver.using(device):
-                driver.drain(self._page.ctypes.data)
+                try:
+                    driver.drain(self._page.ctypes.data)
+                except CudaError as error:
+                    if error.code in _FATAL:
+                        raise
+                    # Say, no page can be pinned now. A graph that is captured fails with this, but
+                    # a block that is released while it is read would give wrong bytes.
+                    driver.synchronize()
         self._drained_s = time.monotonic()
 
     def _add(self, reference: weakref.ref[Mapping]) -> None:
@@ -438,8 +446,12 @@ class Registrar:
             with driver.using(devices[0]):
                 driver.unregister_host(event.address)
         except CudaError as error:
-            if error.code != cuda_driver.HOST_MEMORY_NOT_REGISTERED:  # say, after a reset
+            if error.code in _FATAL:
                 raise
+            if error.code != cuda_driver.HOST_MEMORY_NOT_REGISTERED:  # say, after a reset
+                # The driver takes its pages for those of whatever is mapped there next.
+                self._stuck.append(event.held)
+                logger.warning("%d bytes stay mapped: %s", len(event.held), error)
 
     def _drop_events(self) -> None:
         while True:
