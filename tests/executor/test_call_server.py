@@ -15,7 +15,7 @@ import pytest
 from pytriton.base.errors import InternalError, NotFoundError, UnavailableError
 from pytriton.base.messages import DeviceExport, DeviceWish
 from pytriton.runtime.executor import call_server, device_regions
-from pytriton.runtime.executor.device_blocks import replace_data
+from pytriton.runtime.executor.device_blocks import DeviceLedger, replace_data
 from pytriton.runtime.transport.arena import SEGMENT_BYTES, Arena
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
 from pytriton.runtime.transport.frames import (
@@ -99,7 +99,8 @@ def test_output_in_the_instances_own_memory_is_lent_without_a_copy(rig, caller):
 
 def test_caller_that_could_not_open_memory_gets_outputs_on_the_host(rig):
     wishes = []
-    for unopened in ({}, {device_regions.add_region(): "cannot_open"}):
+    owner = DeviceLedger(rig.instance, lambda: None, rig.loop, lambda _: None)
+    for unopened in ({}, {device_regions.add_region(owner): "cannot_open"}):
         rig.instance.device_ledger.on_notes(DeviceNotes(unopened=unopened))
         rig.far.send(InferCallFrame(7, "other", -1, [], device_wish=DeviceWish()))
         rig.turn()

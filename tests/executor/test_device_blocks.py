@@ -261,6 +261,18 @@ def test_instance_that_could_not_open_memory_takes_none_and_still_gives(owner, r
     assert reader.device_ledger.take(export()).place.size == 16
 
 
+def test_instance_takes_memory_again_if_the_owner_has_freed_what_it_could_not_open_and_ended(
+    owner, reader
+):
+    block = owner.device_ledger.take(export())
+    reader.device_ledger.lend(block)
+    reader.device_ledger.on_notes(unopened(block))
+    owner.device_ledger.on_notes(DeviceNotes(gone=[10]))
+    owner.device_ledger.close()
+
+    assert taking_of(spec(), [reader]).reason == ""
+
+
 @pytest.mark.parametrize("is_end_known", [False, True])
 def test_instance_takes_memory_again_if_the_owner_of_what_it_could_not_open_has_ended(
     owner, reader, is_end_known

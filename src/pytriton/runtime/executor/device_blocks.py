@@ -10,6 +10,7 @@ its leases. If the owner ends, those that have its memory open close it when the
 from __future__ import annotations
 
 import itertools
+import weakref
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -129,7 +130,8 @@ class DeviceLedger:
         self._send = send
         self._allocations: dict[int, int] = {}  # the numbers of regions, by the instance's own
         self._lent: dict[int, DeviceBlock] = {}  # by lease
-        self._unopened: dict[int, str] = {}  # regions that it could not open, and why
+        # Why it could not open memory, by the ledgers of those that it is of.
+        self._unopened: weakref.WeakKeyDictionary[DeviceLedger, str] = weakref.WeakKeyDictionary()
         self._released: list[int] = []
         self._is_sending = False  # they will be sent soon
         self._is_open = True
@@ -141,7 +143,8 @@ class DeviceLedger:
     @property
     def closed(self) -> str:
         """Why it takes no GPU memory, as it could not open some of a process that is there."""
-        return next(iter(self._unopened.values()), "")
+        reasons = (why for owner, why in self._unopened.items() if owner._is_open)  # noqa: SLF001
+        return next(reasons, "")
 
     @property
     def lent_count(self) -> int:
@@ -167,7 +170,7 @@ class DeviceLedger:
             return lent.part(export.offset, export.size)
         number = self._allocations.get(export.allocation)
         if number is None:
-            number = self._allocations[export.allocation] = device_regions.add_region()
+            number = self._allocations[export.allocation] = device_regions.add_region(self)
         place = DevicePlace(
             f"of {self._words}",
             number,
@@ -268,8 +271,9 @@ class DeviceLedger:
                 device_regions.remove_region(number)
         for number, reason in notes.unopened.items():
             # What is lent is not freed. So if it is gone, its process has ended, and that is why.
-            if device_regions.users_of(number) is not None:
-                self._unopened[number] = reason
+            owner = device_regions.owner_of(number)
+            if isinstance(owner, DeviceLedger):
+                self._unopened[owner] = reason
 
     def _count(self, reason: str, count: int) -> None:
         costs = self._costs()
@@ -282,10 +286,6 @@ class DeviceLedger:
         self._lent.clear()
         allocations, self._allocations = self._allocations, {}
         for number in allocations.values():
-            for user in device_regions.users_of(number) or ():
-                ledger = ledger_of(user)
-                if ledger is not None:
-                    ledger._unopened.pop(number, None)  # this end may be the reason  # noqa: SLF001
             device_regions.remove_region(number)
 
 

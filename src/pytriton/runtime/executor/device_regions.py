@@ -24,6 +24,8 @@ _numbers = itertools.count(1)
 _keeping: weakref.WeakSet[DeviceInstance] = weakref.WeakSet()
 # By the number of each region that is registered: the instances that may have it open.
 _users: dict[int, weakref.WeakKeyDictionary[DeviceInstance, None]] = {}
+# By the numbers of those that are allocations of instances: what their owner is known by.
+_owners: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
 # By the same numbers, the instance that has used it last, as long as it is there.
 _last_users: weakref.WeakValueDictionary[int, DeviceInstance] = weakref.WeakValueDictionary()
 
@@ -51,24 +53,26 @@ def has_keeping() -> bool:
     return bool(_keeping)
 
 
-def add_region() -> int:
-    """Returns the number of a new region."""
+def add_region(owner: object = None) -> int:
+    """Returns the number of a new region, which a client has registered or an instance owns."""
     number = next(_numbers)
     _users[number] = weakref.WeakKeyDictionary()
+    if owner is not None:
+        _owners[number] = owner
     return number
 
 
 def remove_region(number: int) -> None:
     """Let the instances that have used a region close it. Requests that wait for one will fail."""
     _last_users.pop(number, None)
+    _owners.pop(number, None)
     for instance in list(_users.pop(number, ())):
         instance.drop_regions([number])
 
 
-def users_of(number: int) -> list[DeviceInstance] | None:
-    """Returns the instances that may have a region open; None if it is gone."""
-    users = _users.get(number)
-    return None if users is None else list(users)
+def owner_of(number: int) -> object:
+    """Returns what `add_region` got for a region that is not gone."""
+    return _owners.get(number)
 
 
 def use(device: DeviceUse, instance: Instance) -> None:
