@@ -240,6 +240,7 @@ class Ledger:
 
     def __init__(self):
         self.dropped, self.taken = [], []
+        self.refusal = ""
 
     def drop(self, exports):
         self.dropped += [export.block for export in exports]
@@ -261,6 +262,17 @@ def wishing_rig(**labels):
     request.request.device_wish = DeviceWish()
     rig.tracker.begin([request], 0, Payload(None))
     return rig
+
+
+@pytest.mark.parametrize("refusal, positions", [("", [0]), ("sandbox", [])])
+def test_instance_that_shares_no_memory_is_asked_for_outputs_on_the_host(refusal, positions):
+    rig = wishing_rig()
+    rig.device_ledger.refusal = refusal
+    request = inference()
+    request.request.device_wish = DeviceWish()
+    frame = rig.tracker.begin([request], 0, Payload(None))
+
+    assert list(frame.device_wishes) == positions
 
 
 def test_output_in_gpu_memory_is_taken():

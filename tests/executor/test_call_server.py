@@ -99,6 +99,7 @@ def test_output_in_the_instances_own_memory_is_lent_without_a_copy(rig, caller):
 
 def test_caller_that_could_not_open_memory_gets_outputs_on_the_host(rig):
     wishes = []
+    rig.instance.device_ledger.refusal = ""
     owner = DeviceLedger(rig.instance, lambda: None, rig.loop, lambda _: None)
     for unopened in ({}, {device_regions.add_region(owner): "cannot_open"}):
         rig.instance.device_ledger.on_notes(DeviceNotes(unopened=unopened))
@@ -107,6 +108,14 @@ def test_caller_that_could_not_open_memory_gets_outputs_on_the_host(rig):
         wishes.append(rig.services.calls[-1].frame.device_wish)
 
     assert wishes == [DeviceWish(), None]
+
+
+def test_caller_in_a_sandbox_and_forked_process_get_outputs_on_the_host(rig, caller):
+    rig.instance.device_ledger.refusal = "sandbox"
+    caller.send(InferCallFrame(7, "other", -1, [], device_wish=DeviceWish()))
+    rig.turn()
+
+    assert rig.services.calls[-1].frame.device_wish is None
 
 
 def test_output_that_its_owner_has_freed_gives_the_others_back(rig):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -119,6 +120,14 @@ def test_worker_that_is_gone_has_no_metrics(desk):
 def test_unknown_service_is_refused_with_those_there_are(desk):
     with pytest.raises(InvalidArgumentError, match="no service 'reboot', only increment, set"):
         desk.serve("reboot")
+
+
+def test_caller_in_a_sandbox_hears_that_its_tensors_go_through_the_host(desk):
+    ledger = SimpleNamespace(refusal="sandbox")
+    desk.services.instance = SimpleNamespace(device_ledger=ledger)
+    desk.serve("device_taking", name="nobody", version="")
+
+    assert desk.replies == [({"gpu": b"", "reason": "sandbox"}, None)]
 
 
 def test_model_that_is_not_there_is_described_by_its_error(desk):

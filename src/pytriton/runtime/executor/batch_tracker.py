@@ -26,7 +26,7 @@ from pytriton.runtime.executor.batch_tensors import (
     split_rows,
 )
 from pytriton.runtime.executor.columns import find_runs
-from pytriton.runtime.executor.device_blocks import ledger_of, replace_data
+from pytriton.runtime.executor.device_blocks import is_sharing, ledger_of, replace_data
 from pytriton.runtime.executor.inference import CLOSED_SINK, Outcome, RunningBatch
 from pytriton.runtime.transport.frames import (
     BatchFailure,
@@ -258,7 +258,7 @@ class BatchTracker:
                 frame.outputs[position] = list(labels.returned_outputs(request.outputs))
             if request.id:
                 frame.ids[position] = request.id
-            if request.device_wish is not None:
+            if request.device_wish is not None and is_sharing(instance):
                 frame.device_wishes[position] = request.device_wish
             if inference.trace is not None:
                 self._trace(batch, frame)

@@ -112,8 +112,8 @@ class CallServer:
             # First, so that they are released if there is an error.
             ledger = self._ledger
             taken = ledger.take_all(frame.device) if frame.device and ledger is not None else None
-            if ledger is not None and ledger.closed:
-                frame.device_wish = None  # it could not open what the answer has
+            if ledger is None or ledger.refusal or ledger.closed:
+                frame.device_wish = None  # it cannot open what the answer has
             inputs = {ref.name: make_tensor(received, ref) for ref in frame.inputs}
             if taken is not None:
                 replace_data(inputs.values(), taken)

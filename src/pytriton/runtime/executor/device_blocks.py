@@ -327,6 +327,12 @@ def ledger_of(instance: object) -> DeviceLedger | None:
     return ledger
 
 
+def is_sharing(instance: object) -> bool:
+    """Returns whether tensors of an instance may stay in its GPU memory for others."""
+    ledger = ledger_of(instance)
+    return ledger is not None and not ledger.refusal
+
+
 def replace_data(tensors: Iterable[InferTensor], taken: Mapping[str, DeviceBytes]) -> None:
     """Let those of some tensors stand for memory that were taken."""
     for tensor in tensors:

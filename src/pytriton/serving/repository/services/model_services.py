@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import InvalidArgumentError, ServerError
 from pytriton.base.model_spec import identifier_of
-from pytriton.runtime.executor.device_blocks import INSTANCE_KIND, taking_of
+from pytriton.runtime.executor.device_blocks import INSTANCE_KIND, ledger_of, taking_of
 from pytriton.serving.repository.loading.load_coordinator import LoadDependencies
 from pytriton.serving.repository.services.bls import CallingInstance, ModelCaller, RunningBlsCall
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
@@ -216,7 +216,10 @@ class ModelServices:
         }
 
     def _device_taking(self, name: str, version: str) -> dict[str, Any]:
-        """Returns whether a model takes inputs in GPU memory, or why it does not."""
+        """Returns whether a model takes inputs of the caller in GPU memory, or why it does not."""
+        own = ledger_of(self.instance)
+        if own is not None and own.refusal:
+            return {"gpu": b"", "reason": own.refusal}
         engine = self._shared.engine
         try:
             model = engine.lookup(engine.nearest(name, self._namespace), version)
