@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,12 +16,14 @@ from pytriton.runtime.cuda import driver as cuda_driver
 from pytriton.runtime.cuda.device_array import DeviceArray, Order
 from pytriton.runtime.cuda.exports import Exports
 from pytriton.runtime.cuda.regions import OpenRegions
+from pytriton.runtime.pb_utils.gpu_arrays import GpuArray
 from pytriton.runtime.pb_utils.response import InferenceResponse
 from pytriton.runtime.pb_utils.tensor import DeviceTensor, Tensor
+from pytriton.runtime.python_backend.batch_execution import BatchExecution
 from pytriton.runtime.python_backend.batch_run import BatchRegistry, BatchRun
 from pytriton.runtime.python_backend.device_tensors import DeviceTensors
-from pytriton.runtime.python_backend.execution import make_requests
-from pytriton.runtime.transport.frames import Execute
+from pytriton.runtime.python_backend.execution import ModelExecution, make_requests
+from pytriton.runtime.transport.frames import BatchFailure, Execute, ResponsesFrame
 from pytriton.runtime.transport.payload import Payload, Received
 from pytriton.runtime.transport.refs import TensorRef
 from tests.cuda.fake_driver import FakeDriver, FakeMachine
@@ -102,3 +105,72 @@ def test_outputs_that_could_not_be_sent_are_given_up(monkeypatch):
 
 def fail_for_memory(*_):
     raise UnavailableError("there is no room")
+
+
+class Outbox:
+    """Makes frames, and keeps them; those with responses cannot be encoded if that is wanted."""
+
+    def __init__(self, *, is_broken=False):
+        self.frames = []
+        self._is_broken = is_broken
+
+    def send(self, make):
+        frame = make(Payload(None))
+        if self._is_broken and isinstance(frame, ResponsesFrame):
+            raise OverflowError("can't serialize ints")
+        self.frames.append(frame)
+
+
+def execute(model, frame, tensors, outbox, kind=ModelExecution):
+    """Run a batch of a model in this process."""
+    runs = BatchRegistry(outbox, None, ["y"], is_decoupled=False, is_batching=True, device=tensors)
+    failures = []
+    runtime = SimpleNamespace(
+        set_batch=lambda *_: None, log_failure=failures.append, instance_name="m_0_0"
+    )
+    rest = ({"y": FP32},) if kind is BatchExecution else (None,)
+    arguments = (model, runs, runtime) if kind is BatchExecution else (model, "m", runs, runtime)
+    kind(*arguments, *rest).run(Received(frame, bytearray(), 0, {}))
+    return failures
+
+
+def test_response_that_a_sender_holds_is_written_to_the_clients_memory_before_the_error():
+    scene = Scene()
+
+    def fail_after_sending(requests):
+        output = Tensor("y", np.array([[5.0, 6.0]], np.float32))
+        requests[0].get_response_sender().send(InferenceResponse([output]))
+        raise ValueError("after it was sent")
+
+    outbox = Outbox()
+    tensors = DeviceTensors(keeps_on_device=False, regions=scene.regions)
+    frame = Execute(1, [1], [], devices={0: DeviceUse({}, {"y": scene.place()})})
+    execute(SimpleNamespace(execute=fail_after_sending), frame, tensors, outbox)
+
+    assert scene.content(2) == [5, 6]
+    assert [ref.size for ref in outbox.frames[0].items[0].outputs] == [0]
+
+
+def output_on_device(scene):
+    with scene.driver.using(0):
+        address = scene.driver.allocate(8)
+    return DeviceArray(address, 0, FP32.numpy, (1, 2), object(), Order.COMPLETE)
+
+
+@pytest.mark.parametrize("kind", [ModelExecution, BatchExecution])
+def test_outputs_of_an_answer_that_cannot_be_encoded_are_given_up(monkeypatch, kind):
+    scene = LentScene(monkeypatch)
+    monkeypatch.setattr(cuda_driver, "load", lambda: scene.driver)
+    array = GpuArray.over(output_on_device(scene))
+    model = SimpleNamespace(
+        takes_gpu_arrays=True,
+        execute=lambda _: [InferenceResponse([DeviceTensor.of_device("y", array)])],
+        execute_batch=lambda _: {"y": array},
+    )
+    outbox = Outbox(is_broken=True)
+    frame = Execute(1, [1], [], device_wishes={0: DeviceWish()})
+    failures = execute(model, frame, scene.tensors, outbox, kind)
+
+    assert [type(error) for error in failures] == [OverflowError]
+    assert isinstance(outbox.frames[0], BatchFailure)
+    assert len(scene.tensors._exports) == 0

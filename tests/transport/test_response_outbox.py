@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pytriton.base.errors import UnavailableError
+from pytriton.base.messages import DeviceExport
 from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.runtime.python_backend.answers import add_tensor
 from pytriton.runtime.transport.arena import Arena
@@ -146,6 +147,19 @@ def test_response_that_cannot_be_encoded_is_an_error_of_its_own(far, caplog):
     assert [each.error is None for each in items] == [True, True, False, True]
     assert "UnicodeEncodeError" in items[2].error
     assert "could not be sent" in caplog.text
+
+
+def test_response_that_cannot_be_encoded_says_which_gpu_memory_it_had(far):
+    export = DeviceExport(5, 4, 0)
+    bad = bad_item(1)(None)
+    bad.device = {"y": export}
+    with far.outbox._send_lock:
+        far.outbox._items = [bad]
+        far.outbox._flush()
+    (item,) = received_items(far, 1)
+
+    assert item.error is not None
+    assert item.device == {"y": export}
 
 
 def test_helper_survives_what_it_cannot_send(far, caplog):

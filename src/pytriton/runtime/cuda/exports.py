@@ -103,7 +103,7 @@ class Exports:
         except (CudaError, ServerError) as error:
             raise NotShareableError(DRIVER_ERROR) from error
         finally:
-            if gone:  # also if the new allocation cannot be shared: nobody would ask for these again
+            if gone:  # also if the array cannot be shared: these are not found again
                 self._on_gone(gone)
         offset = array.address - allocation.base
         if not allocation.handle or offset + array.nbytes > allocation.size:
@@ -130,9 +130,7 @@ class Exports:
         for block in blocks:
             self._kept.pop(block, None)
 
-    def _find(
-        self, driver: Driver, array: DeviceArray, gone: list[int]
-    ) -> tuple[int, _Allocation]:
+    def _find(self, driver: Driver, array: DeviceArray, gone: list[int]) -> tuple[int, _Allocation]:
         """Returns the allocation of an array; those that were found to be freed go to `gone`."""
         number = driver.allocation_id(array.address)
         allocation = self._allocations.get(number)

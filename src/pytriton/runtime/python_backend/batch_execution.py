@@ -316,6 +316,21 @@ class BatchExecution:
     ) -> None:
         """Send a response for each request, whose outputs may stay in GPU memory."""
         responses: list[InferenceResponse] = []
+        try:
+            self._add_placed(execute, batch, outputs, responses)
+            self._outbox.send(functools.partial(self._make_placed, execute, responses, times_ns))
+        except BaseException:
+            self._device.take_back_responses(responses)
+            raise
+
+    def _add_placed(
+        self,
+        execute: Execute,
+        batch: Batch,
+        outputs: dict[str, Any],
+        responses: list[InferenceResponse],
+    ) -> None:
+        """Add a response for each request, with outputs in GPU memory that belong there."""
         parts = {
             name: list(parts_of(output, execute.rows, is_batching=self._is_batching))
             for name, output in outputs.items()
@@ -335,7 +350,6 @@ class BatchExecution:
                 wish = execute.device_wishes[position]
                 response = self._device.share_outputs(response, names, wish)
             responses.append(response)
-        self._outbox.send(functools.partial(self._make_placed, execute, responses, times_ns))
 
     def _make_placed(
         self,
@@ -344,21 +358,17 @@ class BatchExecution:
         times_ns: tuple[int, int],
         payload: Payload,
     ) -> ResponsesFrame:
-        try:
-            items = [
-                answers.make_item(
-                    payload,
-                    execute.batch,
-                    position,
-                    response,
-                    execute.outputs.get(position, self._output_names),
-                    has_shared=bool(execute.device_wishes),
-                )
-                for position, response in enumerate(responses)
-            ]
-        except BaseException:
-            self._device.take_back_responses(responses)
-            raise
+        items = [
+            answers.make_item(
+                payload,
+                execute.batch,
+                position,
+                response,
+                execute.outputs.get(position, self._output_names),
+                has_shared=bool(execute.device_wishes),
+            )
+            for position, response in enumerate(responses)
+        ]
         return ResponsesFrame(*times_ns, items, returned_batch=execute.batch)
 
     def _allocate(self, size: int) -> NDArray[np.uint8] | None:

@@ -228,10 +228,7 @@ class ModelExecution:
         columns = None
         has_shared = False
         if run.has_device:
-            responses = [
-                None if each is None else run.placed(position, each)
-                for position, each in enumerate(responses)
-            ]
+            responses = [each for _, each in self._placed(run, enumerate(responses))]
             has_shared = any(each is not None and exports_of(each.tensors) for each in responses)
         if not has_shared:  # else outputs are in several places
             columns = answers.batch_outputs(responses, call.requests, execute.rows)
@@ -263,12 +260,36 @@ class ModelExecution:
         times_ns = (run.started_ns, time.monotonic_ns())
         returned_batch = 0 if run.is_returned else run.execute.batch
         if answered or returned_batch:
-            self._outbox.send(
-                functools.partial(self._make_responses, run, times_ns, answered, returned_batch)
-            )
+            self._send_responses(run, times_ns, answered, returned_batch)
         for position, _ in answered:
             _close(call.requests[position])
         run.mark_returned([position for position, _ in answered])
+
+    def _placed(
+        self, run: BatchRun, responses: Iterable[tuple[int, InferenceResponse | None]]
+    ) -> list[tuple[int, InferenceResponse | None]]:
+        """Leave outputs of responses in GPU memory that belong there; see `BatchRun.placed`."""
+        placed: list[tuple[int, InferenceResponse | None]] = []
+        try:
+            for position, response in responses:
+                there = None if response is None else run.placed(position, response)
+                placed.append((position, there))
+        except BaseException:
+            self._runs.device.take_back_responses([response for _, response in placed])
+            raise
+        return placed
+
+    def _send_responses(
+        self, run: BatchRun, times_ns: tuple[int, int], answered: _Answered, returned_batch: int
+    ) -> None:
+        """Send responses; if that fails, what others were to get of them is given up."""
+        make = functools.partial(self._make_responses, run, times_ns, answered, returned_batch)
+        try:
+            self._outbox.send(make)
+        except BaseException:
+            if run.execute.device_wishes:
+                self._runs.device.take_back_responses([response for _, response in answered])
+            raise
 
     def _make_responses(
         self,
@@ -281,19 +302,14 @@ class ModelExecution:
         """Returns the frame; a response of None means that the request is to be executed again."""
         batch = run.execute.batch
         has_shared = bool(run.execute.device_wishes)
-        try:
-            items = [
-                answers.make_item(
-                    payload, batch, position, response, run.names(position), has_shared=has_shared
-                )
-                if response is not None
-                else ResponseItem(batch, position, is_rescheduled=True)
-                for position, response in answered
-            ]
-        except BaseException:
-            if has_shared:
-                self._runs.device.take_back_responses([response for _, response in answered])
-            raise
+        items = [
+            answers.make_item(
+                payload, batch, position, response, run.names(position), has_shared=has_shared
+            )
+            if response is not None
+            else ResponseItem(batch, position, is_rescheduled=True)
+            for position, response in answered
+        ]
         return ResponsesFrame(*times_ns, items, returned_batch=returned_batch)
 
     def _fail(self, call: _ExecuteCall, error: BaseException) -> None:
@@ -328,7 +344,8 @@ class ModelExecution:
 
     def _send_held(self, run: BatchRun, times_ns: tuple[int, int], held: _Answered) -> None:
         try:
-            self._outbox.send(functools.partial(self._make_responses, run, times_ns, held, 0))
+            placed = self._placed(run, held) if run.has_device else held
+            self._send_responses(run, times_ns, placed, 0)
         except ConnectionError:
             raise
         except Exception as error:  # noqa: BLE001  these requests then fail like the others

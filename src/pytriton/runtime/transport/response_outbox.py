@@ -344,7 +344,10 @@ def _failed(item: ResponseItem, error: Exception) -> ResponseItem:
     else:
         text = sendable_text(f"the response could not be sent: {type(error).__name__}: {error}")
         code = int(ErrorCode.INTERNAL)
-    return ResponseItem(item.batch, item.position, None, item.is_final, text, code)
+    # With its tensors in GPU memory: the server releases them.
+    return ResponseItem(
+        item.batch, item.position, None, item.is_final, text, code, device=item.device
+    )
 
 
 class _SendLock:
