@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from types import SimpleNamespace
 
@@ -23,9 +24,20 @@ from pytriton.runtime.python_backend.batch_execution import BatchExecution
 from pytriton.runtime.python_backend.batch_run import BatchRegistry, BatchRun
 from pytriton.runtime.python_backend.device_tensors import DeviceTensors
 from pytriton.runtime.python_backend.execution import ModelExecution, make_requests
-from pytriton.runtime.transport.frames import BatchFailure, Execute, ResponsesFrame
+from pytriton.runtime.python_backend.mailbox import Mailbox
+from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.frames import (
+    BatchFailure,
+    DropRegions,
+    Execute,
+    ReleaseExports,
+    ResponsesFrame,
+)
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.payload import Payload, Received
 from pytriton.runtime.transport.refs import TensorRef
+from pytriton.runtime.transport.response_outbox import ResponseOutbox
 from tests.cuda.fake_driver import FakeDriver, FakeMachine
 from tests.cuda.test_open_regions import SIZE, Scene
 
@@ -105,6 +117,43 @@ def test_outputs_that_could_not_be_sent_are_given_up(monkeypatch):
 
 def fail_for_memory(*_):
     raise UnavailableError("there is no room")
+
+
+class Held:
+    """Notes whether a lock was held when this ended."""
+
+    def __init__(self, lock, notes):
+        self.lock, self.notes = lock, notes
+
+    def __del__(self):
+        self.notes.append(self.lock.locked())
+
+
+def test_what_messages_end_ends_when_the_mailbox_is_not_locked(monkeypatch):
+    scene = LentScene(monkeypatch)
+    monkeypatch.setattr(cuda_driver, "load", lambda: scene.driver)
+    tensors = scene.tensors
+    handlers = {DropRegions: tensors.on_drop, ReleaseExports: tensors.on_release}
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(sock) for sock in socket_pair()]
+        mailbox = Mailbox(ResponseOutbox(MemoryChannel(sockets[0], Arena())), handlers)
+        notes = []
+        monkeypatch.setattr(
+            scene.driver, "close_memory", lambda _: notes.append(mailbox._lock.locked())
+        )
+        with scene.driver.using(0):
+            address = scene.driver.allocate(8)
+        owner = Held(mailbox._lock, notes)
+        export = tensors._exports.add(
+            DeviceArray(address, 0, FP32.numpy, (2,), owner, Order.COMPLETE)
+        )
+        del owner
+        ref = TensorRef("x", FP32.number, (SIZE // 4,), 0, SIZE)
+        tensors.column(ref, {0: scene.use(1)}, [1])
+        for frame in (DropRegions([1]), ReleaseExports([export.block])):
+            mailbox._dispatch(Received(frame, bytearray(), 0, {}))
+
+    assert notes == [False, False]
 
 
 class Outbox:

@@ -125,10 +125,10 @@ class Exports:
         """Returns an array that this process has exported; None if it was released."""
         return self._kept.get(block)
 
-    def release(self, blocks: Iterable[int]) -> None:
-        """Let arrays go that nobody reads any more."""
-        for block in blocks:
-            self._kept.pop(block, None)
+    def release(self, blocks: Iterable[int]) -> list[Kept]:
+        """Forget arrays that nobody reads any more; each ends with what this returns."""
+        found = [self._kept.pop(block, None) for block in blocks]
+        return [each for each in found if each is not None]
 
     def _find(self, driver: Driver, array: DeviceArray, gone: list[int]) -> tuple[int, _Allocation]:
         """Returns the allocation of an array; those that were found to be freed go to `gone`."""

@@ -256,16 +256,16 @@ class OpenRegions:
                 f"failed to write to CUDA shared memory region '{place.region}': {error}"
             ) from error
 
-    def drop(self, numbers: Collection[int]) -> None:
-        """Close regions, now or when the last tensor on them is gone."""
+    def drop(self, numbers: Collection[int]) -> list[OpenRegion]:
+        """Forget regions; each is closed when nothing refers to it, such as what this returns."""
         with self._lock:
-            dropped = [self._regions.pop(number, None) for number in numbers]
+            dropped = [self._regions.pop(each) for each in numbers if each in self._regions]
             for number in numbers:
                 self._lent.pop(number, None)
                 self._dropped[number] = None
             while len(self._dropped) > MOST_DROPPED:
                 del self._dropped[next(iter(self._dropped))]
-        del dropped  # outside of the lock: closing calls the driver
+        return dropped
 
     def _open(self, place: DevicePlace) -> OpenRegion:
         region = self._regions.get(place.number)

@@ -37,6 +37,7 @@ from pytriton.runtime.cuda.exports import (
 from pytriton.runtime.cuda.regions import OpenRegions, PlacedArray
 from pytriton.runtime.pb_utils.response import InferenceResponse
 from pytriton.runtime.pb_utils.tensor import DeviceTensor, Tensor
+from pytriton.runtime.python_backend.mailbox import Waiter
 from pytriton.runtime.transport.arena import block_bytes
 from pytriton.runtime.transport.frames import DeviceNotes, DropRegions, ReleaseExports
 from pytriton.runtime.transport.memory import observers
@@ -79,6 +80,21 @@ class SharedArray(PlacedArray):
         self = cls(0, 0, array.dtype, array.shape, None)
         self.export = export
         return self
+
+
+class _Ends(Waiter):
+    """What a message has ended: it is let go only when the mailbox is not locked any more.
+
+    The driver may wait for the GPU meanwhile, and a library of the user runs code of its own.
+    """
+
+    __slots__ = ("_ended",)
+
+    def __init__(self, ended: list[Any]) -> None:
+        self._ended = ended
+
+    def on_delivered(self) -> None:
+        self._ended.clear()
 
 
 class DeviceTensors:
@@ -292,17 +308,17 @@ class DeviceTensors:
 
     # What the server says
 
-    def on_drop(self, received: Received) -> None:
+    def on_drop(self, received: Received) -> Waiter:
         """Close the regions that a message names."""
         frame = received.frame
         assert isinstance(frame, DropRegions)
-        self._regions.drop(frame.numbers)
+        return _Ends(self._regions.drop(frame.numbers))
 
-    def on_release(self, received: Received) -> None:
+    def on_release(self, received: Received) -> Waiter:
         """Let tensors go that nobody uses any more."""
         frame = received.frame
         assert isinstance(frame, ReleaseExports)
-        self._exports.release(frame.blocks)
+        return _Ends(self._exports.release(frame.blocks))
 
     def _end_lease(self, lease: int) -> None:
         if os.getpid() == self._process:  # a forked process has no lease of its own
