@@ -133,6 +133,19 @@ def test_output_that_its_owner_has_freed_gives_the_others_back(rig):
     assert owner.lent_count == 0
 
 
+def test_output_of_an_answer_that_cannot_be_encoded_is_given_back(rig):
+    made = call(rig, rig.far)
+    owner = rig.instance.device_ledger
+    owner.refusal = ""
+    answer = response(a=SMALL)
+    replace_data(answer.outputs, owner.take_all({"a": DeviceExport(1, 4, 0, 1, gpu=b"g")}))
+    answer.parameters = {"large": 1 << 70}
+
+    with pytest.raises(OverflowError):
+        made.sink.on_response(answer, final=True)
+    assert owner.lent_count == 0
+
+
 def test_call_that_is_refused_is_answered_with_the_error(rig, caller):
     made = call(rig, caller)
     made.sink.on_refused(NotFoundError("no such model"))

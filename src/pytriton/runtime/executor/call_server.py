@@ -152,17 +152,17 @@ class CallServer:
         if not self._is_open:
             return
         if response is None:
-            frame, payload = InferReply(number, None, is_final), None
-        else:
-            payload = self._channel.payload()
-            frame = InferReply(number, [], is_final, parameters=response.parameters)
-            try:
-                self._add_outputs(frame, response.outputs, payload)
-            except BaseException:
-                if self._ledger is not None and frame.device is not None:
-                    self._ledger.end_leases([place.lease for place in frame.device.values()])
-                raise
-        self._channel.send(frame, payload)
+            self._channel.send(InferReply(number, None, is_final))
+            return
+        payload = self._channel.payload()
+        frame = InferReply(number, [], is_final, parameters=response.parameters)
+        try:
+            self._add_outputs(frame, response.outputs, payload)
+            self._channel.send(frame, payload)
+        except BaseException:
+            if self._ledger is not None and frame.device is not None:
+                self._ledger.end_leases([place.lease for place in frame.device.values()])
+            raise
 
     def _add_outputs(
         self, frame: InferReply, outputs: Sequence[InferTensor], payload: Payload
