@@ -122,7 +122,10 @@ def test_output_that_its_owner_has_freed_gives_the_others_back(rig):
     made = call(rig, rig.far)
     owner = rig.instance.device_ledger
     owner.refusal = ""
-    exports = {name: DeviceExport(1, 4, 0, number, gpu=b"g") for number, name in enumerate("ab")}
+    exports = {
+        name: DeviceExport(1, 4, 0, number, gpu=b"g", allocation_size=4)
+        for number, name in enumerate("ab")
+    }
     taken = owner.take_all(exports)
     owner.on_notes(DeviceNotes(gone=[1]))
     answer = response(a=SMALL, b=SMALL)
@@ -138,7 +141,9 @@ def test_output_of_an_answer_that_cannot_be_encoded_is_given_back(rig):
     owner = rig.instance.device_ledger
     owner.refusal = ""
     answer = response(a=SMALL)
-    replace_data(answer.outputs, owner.take_all({"a": DeviceExport(1, 4, 0, 1, gpu=b"g")}))
+    replace_data(
+        answer.outputs, owner.take_all({"a": DeviceExport(1, 4, 0, 1, gpu=b"g", allocation_size=4)})
+    )
     answer.parameters = {"large": 1 << 70}
 
     with pytest.raises(OverflowError):

@@ -146,7 +146,13 @@ def test_memory_that_was_lent_can_be_passed_on(loop, owner, reader):
     assert owner.released == [1]
 
 
-@pytest.mark.parametrize("offset, size", [(12, 8), (-4, 8), (0, 17)])
+@pytest.mark.parametrize("offset, size", [(4090, 16), (-4, 8), (0, -1), (0, 4097)])
+def test_tensor_beyond_its_allocation_is_refused(owner, offset, size):
+    with pytest.raises(InvalidArgumentError, match="expected a part of 4096 bytes"):
+        owner.device_ledger.take(export(offset=offset, size=size))
+
+
+@pytest.mark.parametrize("offset, size", [(12, 8), (-4, 8), (0, 17), (4, -1)])
 def test_part_beyond_the_memory_is_refused(owner, reader, offset, size):
     place = reader.device_ledger.lend(owner.device_ledger.take(export()))
 

@@ -74,6 +74,18 @@ class _Keeper:
         self.ledger.release(self.block)
 
 
+def _check_part(offset: int, size: int, whole: int) -> None:
+    """Refuse what is not inside: beyond its end, the GPU of whoever reads it would fail for good.
+
+    Raises:
+        InvalidArgumentError: It is not.
+    """
+    if min(offset, size) < 0 or offset + size > whole:
+        raise InvalidArgumentError(
+            f"expected a part of {whole} bytes of GPU memory, got {size} from {offset}"
+        )
+
+
 class DeviceBlock:
     """A tensor in GPU memory of an instance."""
 
@@ -86,10 +98,7 @@ class DeviceBlock:
     def part(self, offset: int, size: int) -> DeviceBlock:
         """Returns a part of it, which keeps the whole."""
         place = self.place
-        if offset < 0 or offset + size > place.size:
-            raise InvalidArgumentError(
-                f"expected a part of {place.size} bytes of GPU memory, got {size} from {offset}"
-            )
+        _check_part(offset, size, place.size)
         changed = msgspec.structs.replace(place, offset=place.offset + offset, size=size)
         return DeviceBlock(self._keeper, changed)
 
@@ -168,6 +177,7 @@ class DeviceLedger:
                     f"{self._words} has passed GPU memory on that it has given back"
                 )
             return lent.part(export.offset, export.size)
+        _check_part(export.offset, export.size, export.allocation_size)
         number = self._allocations.get(export.allocation)
         if number is None:
             number = self._allocations[export.allocation] = device_regions.add_region(self)
