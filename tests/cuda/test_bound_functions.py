@@ -85,6 +85,8 @@ def test_rows_of_an_input_share_its_memory(driver):
     assert array[4:].shape == (0, 3)
     with pytest.raises(IndexError, match="expected consecutive rows"):
         array[::2]
+    with pytest.raises(TypeError, match=r"expected a slice of an array on a GPU, .* got 0"):
+        list(array)
 
 
 def test_input_is_exchanged_by_dlpack(driver):
@@ -93,6 +95,15 @@ def test_input_is_exchanged_by_dlpack(driver):
 
     assert array.__dlpack_device__() == (2, 0)
     assert taken.address == array.address
+
+
+@pytest.mark.parametrize("wish", [{"copy": True}, {"dl_device": (1, 0)}])
+def test_input_is_not_exchanged_as_what_it_is_not(driver, wish):
+    array = gpu_array(driver, np.arange(3, dtype=np.float32))
+
+    with pytest.raises(BufferError, match=r"shared, not copied|is on device"):
+        array.__dlpack__(**wish)
+    assert array.__dlpack__(copy=False, dl_device=(2, 0), max_version=(1, 0)) is not None
 
 
 @pytest.mark.parametrize("kind", [Computed, ComputedByDLPack])

@@ -128,6 +128,20 @@ def device_of(array: NDArray[Any] | DeviceArray) -> tuple[int, int]:
     return (_GPU, array.device) if isinstance(array, DeviceArray) else CPU_DEVICE
 
 
+def check_shared(
+    device: tuple[int, int], wanted: tuple[int, int] | None, *, copy: bool | None
+) -> None:
+    """Refuse what a consumer wants of a tensor in GPU memory, which is shared as it is.
+
+    Raises:
+        BufferError: It wants a copy, or the tensor on another device.
+    """
+    if copy:
+        raise BufferError("a tensor in GPU memory is shared, not copied")
+    if wanted is not None and tuple(wanted) != device:
+        raise BufferError(f"the tensor is on device {device}, not on {wanted}")
+
+
 def export_capsule(owner: object, array: NDArray[Any] | DeviceArray) -> Any:
     """Returns a capsule of the array's memory; `owner` lives until the consumer releases it.
 

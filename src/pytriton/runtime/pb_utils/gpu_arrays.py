@@ -53,7 +53,15 @@ class GpuArray(DeviceArray):
     def __dlpack_device__(self) -> tuple[int, int]:
         return dlpack.device_of(self)
 
-    def __dlpack__(self, stream: Any = None, **_: Any) -> Any:
+    def __dlpack__(
+        self,
+        stream: Any = None,
+        *,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        dlpack.check_shared(self.__dlpack_device__(), dl_device, copy=copy)
         order_for_stream(self, stream)
         return dlpack.export_capsule(self, self)
 
@@ -62,6 +70,8 @@ class GpuArray(DeviceArray):
 
     def __getitem__(self, rows: slice) -> GpuArray:
         """Returns consecutive rows, in the same memory."""
+        if not isinstance(rows, slice):  # `for` and `list` ask for rows by number, too
+            raise TypeError(f"expected a slice of an array on a GPU, such as array[:8], got {rows}")
         start, stop, step = rows.indices(self.shape[0])
         if step != 1:
             raise IndexError(f"expected consecutive rows of an array on a GPU, got {rows}")

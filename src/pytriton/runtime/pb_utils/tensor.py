@@ -213,11 +213,7 @@ class DeviceTensor(Tensor):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        if copy:
-            raise BufferError("a tensor in GPU memory is shared, not copied")
-        device = self.__dlpack_device__()
-        if dl_device is not None and tuple(dl_device) != device:
-            raise BufferError(f"the tensor is on device {device}, not on {dl_device}")
+        dlpack.check_shared(self.__dlpack_device__(), dl_device, copy=copy)
         order_for_stream(self._array, stream)  # type: ignore[arg-type]  # see above
         return super().to_dlpack()
 
