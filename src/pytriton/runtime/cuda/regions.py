@@ -99,16 +99,13 @@ class Lease:
     reads the tensor may run after the tensor itself is gone.
     """
 
-    __slots__ = ("__weakref__", "_driver", "_end", "address", "number", "region", "size")
+    __slots__ = ("__weakref__", "_end", "address", "number", "region", "size")
 
-    def __init__(
-        self, region: OpenRegion, place: DevicePlace, driver: Driver, end: Callable[[int], None]
-    ) -> None:
+    def __init__(self, region: OpenRegion, place: DevicePlace, end: Callable[[int], None]) -> None:
         self.region = region
         self.address = region.address + place.offset
         self.size = place.size
         self.number = place.lease
-        self._driver = driver
         self._end = end
 
     def __del__(self) -> None:
@@ -116,9 +113,10 @@ class Lease:
         if observers:
             observers[0].release_after_work(end)
             return
+        driver = self.region.driver
         try:
-            with self._driver.using(self.region.device):
-                self._driver.synchronize()
+            with driver.using(self.region.device):
+                driver.synchronize()
         except CudaError as error:  # the memory cannot be read any more, either
             logger.debug("GPU memory is given back after an error: %s", error)
         end()
@@ -186,7 +184,7 @@ class OpenRegions:
             raise UnavailableError(text) from error
         for observer in observers:
             observer.on_device_memory()
-        lease = Lease(region, place, driver, self._end_lease)
+        lease = Lease(region, place, self._end_lease)
         self._leases[lease.number] = lease
         self._keep_few(place.number)
         return DeviceArray(lease.address, region.device, dtype, shape, lease, Order.COMPLETE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which regions of GPU memory clients have registered, and which instances have used them.
+"""Which regions of GPU memory clients and instances own, and which instances have used them.
 
 The server opens no region. An instance that gets a request with tensors in one opens it, keeps it
 open for later requests, and closes it when it is told here that the region is gone.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _numbers = itertools.count(1)
 # Instances whose models want inputs in GPU memory where they are; most servers have none.
 _keeping: weakref.WeakSet[DeviceInstance] = weakref.WeakSet()
-# By the number of each region that is registered: the instances that may have it open.
+# By the number of each region that is there: the instances that may have it open.
 _users: dict[int, weakref.WeakKeyDictionary[DeviceInstance, None]] = {}
 # By the numbers of those that are allocations of instances: what their owner is known by.
 _owners: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()

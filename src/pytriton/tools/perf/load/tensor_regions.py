@@ -88,7 +88,7 @@ class SharedRegions:
             self._memory.register(self._client, region, name, data)
         except GeneratorError as error:
             raise GeneratorError(
-                f"the server did not register shared memory '{region}': {error}"
+                f"shared memory '{region}' could not be made or registered: {error}"
             ) from error
         self._registered.append(region)
         return region
