@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from pytriton.base import dtypes
-from pytriton.base.errors import InvalidArgumentError
-from pytriton.base.messages import InferTensor
+from pytriton.base.errors import InvalidArgumentError, UnsupportedError
+from pytriton.base.messages import DevicePlace, DeviceUse, InferTensor
+from pytriton.base.model_spec import SequenceSpec
 from pytriton.serving.engine.validation import validate
 from tests.wire.specs import ADD_SUB, model_spec, request, single, tensor_spec
 
@@ -249,3 +251,24 @@ def test_broken_strings_are_refused(data, problem):
     broken = InferTensor("IN", dtypes.BYTES, (1,), memoryview(data))
 
     assert problem in refusal(single(dtypes.BYTES), broken)
+
+
+# GPU memory
+
+IN_REGION = DevicePlace("r", 1, b"h", 0, 4, 0, 4)
+
+
+def test_strings_in_gpu_memory_are_refused():
+    use = DeviceUse({"IN": IN_REGION}, {})
+    with pytest.raises(UnsupportedError, match="has strings, which the server does not"):
+        validate(
+            request(tensor("IN", 1, dtype=dtypes.BYTES, size=4), device=use), single(dtypes.BYTES)
+        )
+
+
+def test_gpu_memory_is_refused_by_a_model_of_sequences():
+    spec = msgspec.structs.replace(ADD_SUB, sequence=SequenceSpec())
+    with pytest.raises(UnsupportedError, match="is a model of sequences, which takes no tensors"):
+        validated(
+            spec, tensor("a", 1, 1), tensor("b", 1, 1), device=DeviceUse({"a": IN_REGION}, {})
+        )

@@ -10,7 +10,13 @@ import pytest
 
 from pytriton.base import dtypes
 from pytriton.base.errors import UNEXPECTED, CancelledError, InternalError, UnsupportedError
-from pytriton.base.messages import InferRequest, InferTensor, TraceContext
+from pytriton.base.messages import (
+    DevicePlace,
+    DeviceUse,
+    InferRequest,
+    InferTensor,
+    TraceContext,
+)
 from pytriton.runtime.transport.arena import Arena, block_bytes, find_block
 from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.ensemble.run import EnsembleRun
@@ -371,3 +377,15 @@ def test_plans_for_the_outputs_that_clients_choose_are_bounded() -> None:
     ensemble = rig.ensembles["e"]
 
     assert len(ensemble._plans) <= 256
+
+
+# GPU memory
+
+
+def test_gpu_memory_of_a_client_is_refused(chain: EnsembleRig) -> None:
+    use = DeviceUse({"X": DevicePlace("r", 1, b"h", 0, 16, 0, 16)}, {})
+    _, sink = chain.infer(device=use)
+
+    (error,) = sink.refusals
+    assert error.message == "model 'e' is an ensemble, which takes no tensors in GPU memory"
+    assert isinstance(error, UnsupportedError)

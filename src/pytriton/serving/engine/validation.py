@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pytriton.base import dtypes
 from pytriton.base.dtypes import BYTES, UINT64
-from pytriton.base.errors import InvalidArgumentError
+from pytriton.base.errors import InvalidArgumentError, UnsupportedError
 from pytriton.base.messages import device_batch_key
 from pytriton.base.model_spec import ModelSpec, ModelTensor, SequenceControlKind, SequenceSpec
 from pytriton.base.request_words import (
@@ -27,7 +27,7 @@ from pytriton.base.request_words import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pytriton.base.messages import InferRequest, InferTensor
+    from pytriton.base.messages import DeviceUse, InferRequest, InferTensor
 
 
 def check_correlation_id(request: InferRequest, model_name: str, sequence: SequenceSpec) -> None:
@@ -76,10 +76,13 @@ class UncountedStringsError(Exception):
 def validate(request: InferRequest, spec: ModelSpec) -> None:  # noqa: C901, PLR0912  one pass: 2 us
     """Check `request` against its model and set its `rows` and `batch_key`.
 
-    Raises InvalidArgumentError with the first problem, and UncountedStringsError if the strings of
-    a large input have to be counted first.
+    Raises InvalidArgumentError with the first problem, UnsupportedError if it has tensors in GPU
+    memory that the model does not take there, and UncountedStringsError if the strings of a large
+    input have to be counted first.
     """
-    inputs = request.inputs
+    inputs, device = request.inputs, request.device
+    if device is not None:
+        _check_device(device, spec)
     if request.outputs is not None:
         _check_outputs(request, request.outputs, spec)
     if len(inputs) != len(spec.inputs):
@@ -111,8 +114,27 @@ def validate(request: InferRequest, spec: ModelSpec) -> None:  # noqa: C901, PLR
         check_correlation_id(request, spec.name, spec.sequence)
     if key:
         request.batch_key = tuple(key)
-    if request.device is not None:
-        request.batch_key = device_batch_key(request.device, tuple(key))
+    if device is not None:
+        request.batch_key = device_batch_key(device, tuple(key))
+
+
+def _check_device(device: DeviceUse, spec: ModelSpec) -> None:
+    """Refuse tensors in GPU memory for which that does not work.
+
+    Here and not where the request came from: while it was on its way, its model may have been
+    replaced by one of another kind.
+    """
+    if spec.platform == "ensemble" or spec.sequence is not None:
+        kind = "an ensemble" if spec.platform == "ensemble" else "a model of sequences"
+        raise UnsupportedError(
+            f"model '{spec.name}' is {kind}, which takes no tensors in GPU memory"
+        )
+    for name in device.inputs:
+        if name in spec.inputs and spec.inputs[name].dtype is BYTES:
+            raise UnsupportedError(
+                f"input '{name}' of model '{spec.name}' has strings, which the server does not "
+                "read from GPU memory"
+            )
 
 
 def _error(request: InferRequest, message: str) -> InvalidArgumentError:

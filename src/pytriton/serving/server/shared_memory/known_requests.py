@@ -23,7 +23,6 @@ from pytriton.base.messages import (
 )
 from pytriton.protocol.shared_memory import RegionPlace
 from pytriton.serving.engine.validation import validate
-from pytriton.serving.server.shared_memory.region_request import check_device_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -170,7 +169,6 @@ def _checked_request(
         if not isinstance(place, DevicePlace):
             return None
         outputs[name] = place
-    check_device_use(spec, inputs)
     checked = InferRequest(
         request.model_name,
         tensors,

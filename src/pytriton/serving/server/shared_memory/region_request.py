@@ -24,7 +24,7 @@ import numpy as np
 
 from pytriton.base import dtypes
 from pytriton.base.dtypes import BytesWalk
-from pytriton.base.errors import InternalError, ServerError, UnavailableError, UnsupportedError
+from pytriton.base.errors import InternalError, ServerError, UnavailableError
 from pytriton.base.messages import DeviceBytes, DeviceUse, InferResponse, InferTensor
 from pytriton.protocol.shared_memory import RegionPlace
 from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
@@ -126,7 +126,7 @@ class RegionRequest:
                 else:
                     inputs[tensor.name] = found
                     tensor.data = DeviceBytes.of_size(found.size)
-        self._find_targets(table, model, inputs)
+        self._find_targets(table, inputs)
         if sources:  # else nothing is read, and the engine checks it
             check_unread(request, sources, model.spec)
             size = sum(source.place.byte_size for source in sources)
@@ -138,9 +138,7 @@ class RegionRequest:
             self._end()
             raise
 
-    def _find_targets(
-        self, table: RegionTable, model: ServedModel, inputs: dict[str, DevicePlace]
-    ) -> None:
+    def _find_targets(self, table: RegionTable, inputs: dict[str, DevicePlace]) -> None:
         """Find where outputs go, and tell the request what of it is in GPU memory."""
         assert self._request is not None
         outputs: dict[str, DevicePlace] = {}
@@ -151,7 +149,6 @@ class RegionRequest:
             else:
                 outputs[name] = found
         if inputs or outputs:
-            check_device_use(model.spec, inputs)
             self._device_outputs = frozenset(outputs)
             self._request.device = DeviceUse(inputs, outputs)
 
@@ -338,25 +335,6 @@ class RegionRequest:
         self._targets = {}
         self._budget.give_back(self._taken_bytes)
         self._taken_bytes = 0
-
-
-def check_device_use(spec: ModelSpec, inputs: Iterable[str]) -> None:
-    """Refuse requests with tensors in GPU memory for which that does not work.
-
-    Raises:
-        UnsupportedError: The model is an ensemble or has sequences, or an input has strings.
-    """
-    if spec.platform == "ensemble" or spec.sequence is not None:
-        kind = "an ensemble" if spec.platform == "ensemble" else "a model of sequences"
-        raise UnsupportedError(
-            f"model '{spec.name}' is {kind}, which takes no tensors in CUDA shared memory"
-        )
-    for name in inputs:
-        if name in spec.inputs and spec.inputs[name].dtype is dtypes.BYTES:
-            raise UnsupportedError(
-                f"input '{name}' of model '{spec.name}' has strings, which the server does not "
-                "read from CUDA shared memory"
-            )
 
 
 def _memory(model: ServedModel, size: int) -> memoryview:
