@@ -11,12 +11,15 @@ import pytest
 from pytriton.base import dtypes
 from pytriton.base.errors import UNEXPECTED, CancelledError, InternalError, UnsupportedError
 from pytriton.base.messages import (
+    DeviceExport,
     DevicePlace,
     DeviceUse,
     InferRequest,
     InferTensor,
     TraceContext,
 )
+from pytriton.runtime.executor import device_regions
+from pytriton.runtime.executor.device_blocks import DeviceLedger
 from pytriton.runtime.transport.arena import Arena, block_bytes, find_block
 from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.ensemble.run import EnsembleRun
@@ -380,6 +383,39 @@ def test_plans_for_the_outputs_that_clients_choose_are_bounded() -> None:
 
 
 # GPU memory
+
+
+class DeviceStep:
+    """What an instance has that takes and gives tensors in GPU memory."""
+
+    def __init__(self, rig: EnsembleRig, name: str) -> None:
+        instance: Any = rig.instance(name)
+        self.ledger = DeviceLedger(instance, (name, "1"), rig.loop, lambda _: None)
+        self.ledger.refusal = ""
+        self.ledger.keeps_inputs = True
+        instance.device_ledger = self.ledger
+
+    def output(self) -> InferTensor:
+        export = DeviceExport(1, 16, 0, allocation=1, handle=b"h", gpu=b"g", allocation_size=16)
+        return tensor("OUT", self.ledger.take_all({"OUT": export})["OUT"])
+
+
+def test_step_gets_gpu_memory_also_if_the_instance_that_wanted_it_has_ended(
+    chain: EnsembleRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = DeviceStep(chain, "a"), DeviceStep(chain, "b")
+    monkeypatch.setattr(device_regions, "has_keeping", lambda: True)
+    chain.infer()
+    wish = chain.request("a").device_wish
+    monkeypatch.setattr(device_regions, "has_keeping", lambda: False)
+    chain.answer("a", first.output())
+    device = chain.request("b").device
+    first.ledger.close()
+
+    assert wish is not None
+    assert wish.outputs == ("OUT",)
+    assert device is not None
+    assert list(device.inputs) == ["IN"]
 
 
 def test_gpu_memory_of_a_client_is_refused(chain: EnsembleRig) -> None:

@@ -53,6 +53,7 @@ class EnsembleRequest:
         "_steps",
         "_watchers",
         "compute_ns",
+        "has_device_tensors",
         "inference",
         "is_over",
         "plan",
@@ -66,6 +67,7 @@ class EnsembleRequest:
         self.inference = inference
         self.started_ns = started_ns
         self.is_over = False
+        self.has_device_tensors = False  # a step was asked for some in GPU memory
         self.compute_ns = [0, 0, 0]  # input, infer and output times of all steps, summed
         self._owner = owner
         self._run = EnsembleRun(plan)
@@ -131,7 +133,9 @@ class EnsembleRequest:
 
     def device_wish(self, step: Step) -> DeviceWish | None:
         """Returns which outputs of a step the steps after it take in GPU memory."""
-        return self._owner.device_wish(self.plan, step)
+        wish = self._owner.device_wish(self.plan, step)
+        self.has_device_tensors |= wish is not None
+        return wish
 
     def fail(self, error: ServerError) -> None:
         """End with an error; steps that still run are cancelled, and their answers dropped."""
@@ -251,7 +255,7 @@ class RunningStep:
         self.model: ManagedModel | None = None  # set when it is submitted
         inference = request.inference
         whole, step = inference.request, call.step
-        may_share = device_regions.has_keeping()
+        wish = request.device_wish(step) if device_regions.has_keeping() else None
         self.inference = Inference(
             InferRequest(
                 model_name=step.model_name,
@@ -267,8 +271,9 @@ class RunningStep:
                 received_ns=time.monotonic_ns(),
                 call_depth=whole.call_depth,
                 principal=whole.principal,
-                device=use_of(call.inputs) if may_share else None,
-                device_wish=request.device_wish(step) if may_share else None,
+                # Also if the instance that wanted them so has ended meanwhile.
+                device=use_of(call.inputs) if request.has_device_tensors else None,
+                device_wish=wish,
             ),
             self,
             is_paused=step.decoupled and request.is_paused,
