@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pytriton.protocol.shared_memory import RegionPlace
 
 MAX_SIZE = 2**64 - 1  # the numbers of the protocol are unsigned and have 64 bits
+_MAX_CUDA_SIZE = 2**63 - 1  # the length of a tensor is that of an object of Python
 TRITON_PREFIX = "triton_python_backend_shm_region_"
 # Memory of the Python backend, and of Python's and torch's own processes, is not for clients.
 RESERVED_PREFIXES = (TRITON_PREFIX, "psm_", "sem.", "pymp-", "torch_")
@@ -312,7 +313,7 @@ class Regions(RegionTable):
                 f"failed to register CUDA shared memory region: '{name}', expected one of the "
                 f"devices {sorted(devices)}, got {device}"
             )
-        if not 0 < byte_size <= MAX_SIZE:
+        if not 0 < byte_size <= _MAX_CUDA_SIZE:
             raise InvalidArgumentError(
                 f"failed to register shared memory region '{name}': invalid args"
             )
