@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,9 +47,7 @@ class NvmlReader:
         by_uuid = {_text(nvml.nvmlDeviceGetUUID(handle)): handle for handle in all_handles}
         self._handles = by_uuid
         if visible is not None:
-            names = list(by_uuid)
-            chosen = [_device(name.strip(), names) for name in visible.split(",")]
-            self._handles = {uuid: by_uuid[uuid] for uuid in chosen if uuid is not None}
+            self._handles = {uuid: by_uuid[uuid] for uuid in _chosen(visible, list(by_uuid))}
         self.uuids: Mapping[int, str] = dict(enumerate(self._handles))
         self._energy_at_start = {
             uuid: self._energy_mj(each) for uuid, each in self._handles.items()
@@ -118,6 +116,15 @@ def find_gpus(environment: Mapping[str, str] = os.environ) -> NvmlReader | None:
 
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
+
+
+def _chosen(visible: str, uuids: list[str]) -> Iterator[str]:
+    """Yields the devices of CUDA_VISIBLE_DEVICES; CUDA sees none from the first unknown one on."""
+    for name in visible.split(","):
+        uuid = _device(name.strip(), uuids)
+        if uuid is None:
+            return
+        yield uuid
 
 
 def _device(name: str, uuids: list[str]) -> str | None:

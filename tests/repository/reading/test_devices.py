@@ -16,6 +16,7 @@ from pytriton.serving.repository.reading.instances import visible_gpu_ids
         ({"CUDA_VISIBLE_DEVICES": "GPU-aa,GPU-bb"}, (0, 1)),
         ({"CUDA_VISIBLE_DEVICES": ""}, ()),
         ({"CUDA_VISIBLE_DEVICES": "-1"}, ()),
+        ({"CUDA_VISIBLE_DEVICES": "0, -1, 1"}, (0,)),
         ({"TRITON_SERVER_CPU_ONLY": "1"}, ()),
     ],
 )

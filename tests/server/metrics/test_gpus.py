@@ -86,12 +86,14 @@ def test_devices_are_read_in_tritons_units():
         ("1", ["GPU-bb"]),
         ("1,0", ["GPU-bb", "GPU-aa"]),
         ("GPU-a", ["GPU-aa"]),
-        ("7, 0", ["GPU-aa"]),
+        ("1, 7, 0", ["GPU-bb"]),
+        ("1, -1, 0", ["GPU-bb"]),
+        ("7, 0", []),
         ("", []),
         ("-1", []),
     ],
 )
-def test_only_visible_devices_are_read(visible, uuids):
+def test_devices_are_read_that_cuda_sees(visible, uuids):
     reader = NvmlReader(FakeNvml(), visible)
 
     assert [reading.uuid for reading in reader.read()] == uuids

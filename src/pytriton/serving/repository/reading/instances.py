@@ -8,6 +8,7 @@ machine of the server needs no GPU. Settings for Ray are parameters of the model
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 import os
 import pathlib
@@ -41,7 +42,9 @@ def visible_gpu_ids(
     found = sum(1 for device in devices.glob("nvidia*") if _DEVICE.fullmatch(device.name))
     visible = environment.get(CUDA_DEVICES)
     if visible is not None:
-        named = [name for name in visible.split(",") if name.strip() and name.strip() != "-1"]
+        names = map(str.strip, visible.split(","))
+        # CUDA sees none from the first one on that is no device.
+        named = list(itertools.takewhile(lambda name: name not in ("", "-1"), names))
         found = min(found, len(named))
     return tuple(range(found))
 
