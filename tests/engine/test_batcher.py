@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytriton.base.messages import lone_batch_key
 from pytriton.base.model_spec import BatcherSpec, ModelSpec, QueuePolicySpec
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.batcher import (
@@ -199,6 +200,17 @@ def test_batch_that_the_next_request_would_overfill_does_not_wait():
     assert delaying.next(0) == [first]
     assert delaying.next(0) == 100 * US
     assert delaying.next(100 * US) == [second]
+
+
+@pytest.mark.parametrize("preferred", [(), (4,)])
+def test_request_that_shares_no_batch_does_not_wait_for_the_delay(preferred):
+    batch = batcher(8, max_queue_delay_us=100, preferred_batch_sizes=preferred)
+    alone = add_rows(batch, 1, batch_key=lone_batch_key())
+    first = batch.next(0)
+    add_rows(batch, 1, batch_key=((2, 3), False))
+
+    assert first == alone
+    assert batch.next(0) == 100 * US
 
 
 def test_request_with_another_key_ends_the_hold():

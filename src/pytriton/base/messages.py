@@ -108,13 +108,19 @@ class DeviceUse(msgspec.Struct, frozen=True, array_like=True):
         return {place.number for place in (*self.inputs.values(), *self.outputs.values())}
 
 
+_LONE, _WITH_DEVICE = -1, -2  # which no dimension of a tensor is
 _lone_numbers = itertools.count(1)
 _device_keys: dict[frozenset[str], int] = {}  # there are as many as models have such inputs
 
 
 def lone_batch_key() -> tuple[tuple[int, ...], ...]:
     """Returns a batch key that no other request of this process has."""
-    return ((-1, next(_lone_numbers)),)
+    return ((_LONE, next(_lone_numbers)),)
+
+
+def is_lone_batch_key(key: Any) -> bool:
+    """Returns whether a request with this key shares its batch with no other, whatever comes."""
+    return bool(key) and isinstance(key[0], tuple) and key[0][:1] == (_LONE,)
 
 
 def device_batch_key(
@@ -129,7 +135,7 @@ def device_batch_key(
     if not all(place.gpu for place in places):
         return lone_batch_key()
     number = _device_keys.setdefault(frozenset(device.inputs), len(_device_keys))
-    return (*key, (-2, number))
+    return (*key, (_WITH_DEVICE, number))
 
 
 class TraceContext(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Union
 
 from pytriton.base.errors import ServerError
+from pytriton.base.messages import is_lone_batch_key
 from pytriton.base.model_spec import BatcherSpec, ModelSpec
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.fairness import FairFifo, FairShares
@@ -276,7 +277,8 @@ class DelayingBatcher(RequestQueue):
         is_late = 0 < self._delay_ns <= now_ns - oldest_ns
         if marked and not is_late:
             return batch[:marked]
-        if is_late or not self._delay_ns or not can_grow or rows >= self._largest_preferred:
+        can_grow = can_grow and rows < self._largest_preferred and not is_lone_batch_key(key)
+        if is_late or not self._delay_ns or not can_grow:
             return batch
         return self._hold(key, rows, oldest_ns + self._delay_ns)
 
