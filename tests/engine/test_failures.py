@@ -14,7 +14,7 @@ from pytriton.base.errors import (
     UnavailableError,
 )
 from pytriton.base.failure_records import FailureOrigin, origin_of
-from pytriton.base.messages import InferTensor
+from pytriton.base.messages import DeviceBytes, InferTensor
 from pytriton.runtime.executor.inference import Outcome
 from pytriton.serving.engine import failures
 from pytriton.serving.engine.engine import Engine, RequestEngine
@@ -226,6 +226,17 @@ def test_kept_inputs_have_a_limit(book, monkeypatch):
     assert [(len(each.data), each.is_cut) for each in group.kept.inputs] == [
         (8, False), (2, True), (0, True)
     ]  # fmt: skip
+
+
+def test_kept_input_in_gpu_memory_is_not_shown_as_an_empty_one(book):
+    fail(book, failing())
+    (group,) = book.listed()
+    book.keep_inputs(group, is_wanted=True)
+
+    fail(book, failing(), inputs={"X": InferTensor("X", FP32, (2,), DeviceBytes.of_size(8))})
+
+    assert group.kept is not None
+    assert [(each.data, each.is_cut) for each in group.kept.inputs] == [(b"", True)]
 
 
 def test_only_some_groups_may_keep_inputs(book, monkeypatch):

@@ -11,7 +11,13 @@ import pytest
 
 from pytriton.base import dtypes
 from pytriton.base.errors import CancelledError, InternalError, UnavailableError
-from pytriton.base.messages import ExecutionTimes, InferRequest, InferTensor, TraceContext
+from pytriton.base.messages import (
+    DeviceBytes,
+    ExecutionTimes,
+    InferRequest,
+    InferTensor,
+    TraceContext,
+)
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.server.tracing import request_trace
 from pytriton.serving.server.tracing.request_trace import TraceFacts, TracingSink, record_tensors
@@ -209,6 +215,17 @@ def test_only_the_first_tensors_of_a_long_stream_are_recorded(traced, monkeypatc
         record_tensors(traced.facts, "A", [InferTensor("y", dtypes.UINT8, (size,), bytes(size))])
 
     assert [len(each.data) for each in traced.facts.tensors] == [1000]
+
+
+def test_tensors_in_gpu_memory_take_no_place_of_others_that_are_recorded(traced, monkeypatch):
+    monkeypatch.setattr(request_trace, "_MAX_TENSOR_BYTES", 2000)
+    traced.facts.tensors = []
+    for data in (DeviceBytes.of_size(2000), bytes(10)):
+        record_tensors(traced.facts, "A", [InferTensor("y", dtypes.UINT8, (len(data),), data)])
+
+    assert [(each.data, each.shape) for each in traced.facts.tensors] == [
+        (b"", (2000,)), (bytes(10), (10,))
+    ]  # fmt: skip
 
 
 def test_first_tensor_is_recorded_whatever_its_size(traced, monkeypatch):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.errors import sendable_text
 from pytriton.base.failure_records import FailedInput, FailureExample, FailureGroup
+from pytriton.base.messages import DeviceBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -282,11 +283,13 @@ def _input(name: str, datatype: str, shape: tuple[int, ...]) -> FailedInput:
 def _kept(spec: ModelSpec | None, inference: Inference) -> list[KeptInput]:
     kept, room = [], MAX_KEPT_BYTES
     for position, described in enumerate(_described(spec, inference)):
-        parts = [memoryview(part) for part in _parts(inference, position)]
+        found = _parts(inference, position)
+        parts = [memoryview(part) for part in found]
         data = b""
         for part in parts:
             data += bytes(part.cast("B")[: room - len(data)]) if part.nbytes else b""
-        is_cut = len(data) < sum(part.nbytes for part in parts)
+        is_on_gpu = any(isinstance(part, DeviceBytes) for part in found)  # nobody here can read it
+        is_cut = is_on_gpu or len(data) < sum(part.nbytes for part in parts)
         kept.append(KeptInput(described, data, is_cut))
         room -= len(data)
     return kept

@@ -202,7 +202,7 @@ def record_tensors(facts: TraceFacts, activity: str, tensors: Iterable[InferTens
     if facts.tensors is None:
         return
     for tensor in tensors:
-        size = len(tensor.data) + _TENSOR_BYTES
+        size = memoryview(tensor.data).nbytes + _TENSOR_BYTES  # none of what is in GPU memory
         if facts.tensors and facts.tensor_bytes + size > _MAX_TENSOR_BYTES:
             facts.tensor_bytes = _MAX_TENSOR_BYTES  # nor any later one, so that no gap is left
             return
