@@ -10,6 +10,7 @@ import pytest
 
 from pytriton.base import dtypes
 from pytriton.base.errors import (
+    UNEXPECTED,
     InternalError,
     InvalidArgumentError,
     NotFoundError,
@@ -227,6 +228,35 @@ def test_large_input_that_has_shrunk_meanwhile_is_refused():
     (kind, message), *rest = scene.sink.events
     assert (kind, rest, scene.submitted) == ("refused", [], [])
     assert "made smaller after it was registered" in message
+
+
+def test_request_that_cannot_be_submitted_after_it_was_read_is_answered_and_takes_no_memory():
+    scene = Scene(LARGE)
+    told = []
+
+    def submit(request, sink):
+        raise MemoryError
+
+    scene.submit = submit
+    request = scene.begin(RegionPlace("in", 0, LARGE))
+    request.on_submitted = lambda: told.append(True)
+    scene.copy()
+
+    assert scene.sink.events == [("the server has no memory left", True)]
+    assert told == [True]
+    scene.budget.take(4 * LARGE)
+
+
+def test_unexpected_failure_of_a_response_is_logged_and_tells_the_client_nothing(caplog):
+    scene = Scene(LARGE)
+    request = scene.begin(output=RegionPlace("out", 0, LARGE))
+    request.on_response(response(bytes(LARGE)), final=True)
+    scene.sink.failure = KeyError("a secret")
+
+    scene.copy()
+
+    assert scene.sink.events == [(UNEXPECTED, True)]
+    assert "while it served a request with shared memory" in caplog.text
 
 
 def test_request_that_was_cancelled_while_it_was_read_is_not_submitted():

@@ -24,7 +24,12 @@ import numpy as np
 
 from pytriton.base import dtypes
 from pytriton.base.dtypes import BytesWalk
-from pytriton.base.errors import InternalError, ServerError, UnavailableError
+from pytriton.base.errors import (
+    InternalError,
+    ServerError,
+    UnavailableError,
+    error_for_clients,
+)
 from pytriton.base.messages import DeviceBytes, DeviceUse, InferResponse, InferTensor
 from pytriton.protocol.shared_memory import RegionPlace
 from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
@@ -173,7 +178,10 @@ class RegionRequest:
             self._end()
             sink.on_refused(error)
         else:
-            self._pass_to_engine()
+            try:
+                self._pass_to_engine()
+            except Exception as failure:  # noqa: BLE001  the client gets it
+                self._fail(failure)
         if self.on_submitted is not None:
             on_submitted, self.on_submitted = self.on_submitted, None
             on_submitted()
@@ -310,7 +318,7 @@ class RegionRequest:
 
     def _fail(self, failure: Exception) -> None:
         inference = self._inference
-        error = failure if isinstance(failure, ServerError) else InternalError(str(failure))
+        error = error_for_clients(failure, "it served a request with shared memory")
         self._pass_on(None, error, final=True)
         if inference is not None:
             inference.cancel()  # the model may have more responses
