@@ -12,7 +12,7 @@ import contextlib
 import copy
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pytriton.base.errors import InternalError, ServerError
+from pytriton.base.errors import ServerError
 from pytriton.base.messages import (
     DeviceBytes,
     DevicePlace,
@@ -23,6 +23,7 @@ from pytriton.base.messages import (
 )
 from pytriton.protocol.shared_memory import RegionPlace
 from pytriton.serving.engine.validation import validate
+from pytriton.serving.server.shared_memory.region_request import unwritten_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -85,9 +86,7 @@ class KnownRequest(Generic[_Format, _Answer]):
             if name not in self._written:
                 is_written = False
             elif len(tensor.data):
-                raise InternalError(
-                    f"output '{name}' was not written to its CUDA shared memory region"
-                )
+                raise unwritten_error(name)
             kind.append((name, tensor.dtype, tensor.shape))
         if not is_written:
             return None

@@ -271,9 +271,7 @@ class RegionRequest:
     def _check_written(self, outputs: Sequence[InferTensor]) -> None:
         for tensor in outputs:
             if tensor.name in self._device_outputs and len(tensor.data):
-                raise InternalError(
-                    f"output '{tensor.name}' was not written to its CUDA shared memory region"
-                )
+                raise unwritten_error(tensor.name)
 
     def _plan(self, outputs: Sequence[InferTensor]) -> list[Write]:
         writes = []
@@ -343,6 +341,11 @@ class RegionRequest:
         self._targets = {}
         self._budget.give_back(self._taken_bytes)
         self._taken_bytes = 0
+
+
+def unwritten_error(name: str) -> InternalError:
+    """Returns the error of an output that came with its data, which should be in GPU memory."""
+    return InternalError(f"output '{name}' was not written to its CUDA shared memory region")
 
 
 def _memory(model: ServedModel, size: int) -> memoryview:

@@ -8,7 +8,7 @@ last request that uses it has dropped its reference. So no file is closed while 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from pytriton.base.errors import (
     AlreadyExistsError,
@@ -89,6 +89,9 @@ class DeviceRegion:
 
     def __repr__(self) -> str:
         return f"<DeviceRegion {self.name!r} device={self.device} byte_size={self.byte_size}>"
+
+
+_R = TypeVar("_R", Region, DeviceRegion)
 
 
 class RegionSlice:
@@ -332,12 +335,9 @@ class Regions(RegionTable):
     def unregister_cuda(self, name: str = "") -> None:
         """Like `unregister`, for GPU memory. Requests that are not running yet will fail."""
         for removed in self._unregister(name, DeviceRegion):
-            assert isinstance(removed, DeviceRegion)
             device_regions.remove_region(removed.number)
 
-    def _unregister(
-        self, name: str, kind: type[Region | DeviceRegion]
-    ) -> list[Region | DeviceRegion]:
+    def _unregister(self, name: str, kind: type[_R]) -> list[_R]:
         named = [self._regions.get(name)] if name else list(self._regions.values())
         removed = [each for each in named if isinstance(each, kind)]
         for each in removed:

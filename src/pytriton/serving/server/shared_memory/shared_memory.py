@@ -20,7 +20,7 @@ from pytriton.serving.server.shared_memory.regions import Regions, RegionTable
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Callable, Mapping
 
     from pytriton.base.messages import InferRequest, ResponseSink
     from pytriton.protocol.shared_memory import RegionPlace
@@ -170,28 +170,24 @@ class LocalRegions:
         if table is None:
             table = Regions(open_file, max_region_count(), visible_gpu_ids)
         self.table = table
-        # Waits until every front end knows the change; None: all are in this process.
-        self.settled: Callable[[], Awaitable[None]] | None = None
+        # Waits until every front end knows the change; at once if all are in this process.
+        self.settled: Callable[[], Answer[None]] = lambda: None
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> Answer[None]:
         self.table.register(name, key, offset, byte_size)
-        return None if self.settled is None else self._settle()
+        return self.settled()
 
     def register_cuda(self, name: str, handle: bytes, device: int, byte_size: int) -> Answer[None]:
         self.table.register_cuda(name, handle, device, byte_size)
-        return None if self.settled is None else self._settle()
+        return self.settled()
 
     def unregister(self, name: str) -> Answer[None]:
         self.table.unregister(name)
-        return None if self.settled is None else self._settle()
+        return self.settled()
 
     def unregister_cuda(self, name: str) -> Answer[None]:
         self.table.unregister_cuda(name)
-        return None if self.settled is None else self._settle()
-
-    async def _settle(self) -> None:
-        if self.settled is not None:
-            await self.settled()
+        return self.settled()
 
 
 def local_shared_memory(
