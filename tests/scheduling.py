@@ -27,12 +27,21 @@ WHOLE = re.compile(
     r"tests/cluster/|_differential|tests/docs/test_(site|scaling_walk)\.py"
     r"|tests/c_library/test_programs\.py|tests/e2e/test_memory\.py"
 )
+# These start clusters of Ray, one after another: each has a dozen processes, and two of them at a
+# time take minutes to start on two cores.
+CLUSTERS = re.compile(
+    r"tests/(cluster/test_ray\w*|benchmarks/test_ray_loads|docs/test_scaling_walk)\.py"
+)
 
 
 def function_of(node_id: str) -> str:
     """The name of a test without its parameters."""
     file, _, name = node_id.partition("::")
     return f"{file}::{name.partition('[')[0]}"
+
+
+def is_whole(file: str) -> bool:
+    return file == "clusters" or WHOLE.search(file) is not None
 
 
 def units_of(node_ids: list[str], durations: dict[str, float]) -> list[list[int]]:
@@ -45,7 +54,8 @@ def units_of(node_ids: list[str], durations: dict[str, float]) -> list[list[int]
     counts = Counter(map(function_of, node_ids))
     files: dict[str, list[int]] = defaultdict(list)
     for index, node_id in enumerate(node_ids):
-        files[node_id.partition("::")[0]].append(index)
+        file = node_id.partition("::")[0]
+        files["clusters" if CLUSTERS.search(file) else file].append(index)
 
     def seconds(index: int) -> float:
         function = function_of(node_ids[index])
@@ -56,7 +66,7 @@ def units_of(node_ids: list[str], durations: dict[str, float]) -> list[list[int]
     for file, indexes in files.items():
         unit, unit_s = [], 0.0
         for index in indexes:
-            if unit and unit_s + seconds(index) > longest_s and not WHOLE.search(file):
+            if unit and unit_s + seconds(index) > longest_s and not is_whole(file):
                 units.append((unit_s, unit))
                 unit, unit_s = [], 0.0
             unit.append(index)

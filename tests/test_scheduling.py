@@ -46,6 +46,15 @@ def test_file_whose_tests_share_a_cluster_is_not_cut():
     assert names(tests, durations) == [tests]
 
 
+def test_clusters_start_one_after_another():
+    files = ("cluster/test_ray.py", "benchmarks/test_ray_loads.py", "docs/test_scaling_walk.py")
+    tests = [f"tests/{file}::{name}" for file in files for name in ("one", "two")]
+    durations = dict.fromkeys(tests, 2 * scheduling.MIN_CUT_S)
+
+    assert names(tests, durations) == [tests]
+    assert all((REPOSITORY / "tests" / file).is_file() for file in files)
+
+
 def test_longest_unit_starts_first():
     tests = ["short.py::test", "long.py::test", "longer.py::test"]
     durations = {"long.py::test": 5.0, "longer.py::test": 60.0}
