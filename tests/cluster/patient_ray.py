@@ -4,6 +4,9 @@
 
 A node gives up if the programs that it starts beside itself need more than 30 s until they have
 told it their ports. Here the node is told the ports before it starts them.
+
+The first program that connects to a node waits until the processes run that the node starts in
+advance, and waits for ever if these need more than a minute. Here it starts none in advance.
 """
 
 from __future__ import annotations
@@ -19,6 +22,10 @@ _PORT_NAMES = {
     "metrics_export_port": "METRICS_EXPORT_PORT_NAME",
     "dashboard_agent_listen_port": "DASHBOARD_AGENT_LISTEN_PORT_NAME",
     "runtime_env_agent_port": "RUNTIME_ENV_AGENT_PORT_NAME",
+}
+_SETTINGS = {
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_worker_register_timeout_seconds": "600",
 }
 # Neither tests nor Ray nor outgoing connections have these.
 _FIRST, _COUNT = 61_000, 4_500
@@ -38,7 +45,8 @@ def _free_port():
 
 
 def start_nodes_without_waiting():
-    """Let the nodes that this process starts know the ports of their programs."""
+    """Let the nodes that this process starts know the ports of their programs, and have time."""
+    os.environ.update(_SETTINGS)
     from ray import _raylet  # noqa: PLC0415  tests import no Ray
     from ray._private import services  # noqa: PLC0415
 
