@@ -13,14 +13,18 @@ import contextlib
 import json
 import os
 import pathlib
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 
+import psutil
+
 OBJECT_STORE_BYTES = 80_000_000
 ATTEMPTS = 4
+ANSWER_S = 300.0  # if there is no answer for so long, Ray hangs
 SETTINGS = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -70,7 +74,7 @@ class RayNodes:
             stdout=subprocess.PIPE,
             text=True,
         )
-        return self._process.stdout.readline()
+        return self._read()
 
     @property
     def pid(self) -> int:
@@ -95,18 +99,36 @@ class RayNodes:
     def _ask(self, question):
         self._process.stdin.write(f"{json.dumps(question)}\n")
         self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
+        answer = self._read()
+        if not answer:
+            raise RuntimeError(f"the cluster has ended, or has not answered for {ANSWER_S:g} s")
+        return json.loads(answer)
+
+    def _read(self) -> str:
+        """Returns a line, which is empty if there will be none."""
+        stdout = self._process.stdout
+        return stdout.readline() if select.select([stdout], [], [], ANSWER_S)[0] else ""
 
     def stop(self) -> None:
         if self._process is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
             self._process.stdout.close()
-            self._process.wait()
+            try:
+                self._process.wait(ANSWER_S)
+            except subprocess.TimeoutExpired:
+                self._kill()
         # Here, as this file is also a program, which has no other module of the tests.
         from tests.e2e.waiting import remove_folder  # noqa: PLC0415
 
         remove_folder(pathlib.Path(self._folder))
+
+    def _kill(self) -> None:
+        process = psutil.Process(self._process.pid)
+        for each in [process, *process.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        self._process.wait()
 
 
 def main():
