@@ -23,10 +23,7 @@ _PORT_NAMES = {
     "dashboard_agent_listen_port": "DASHBOARD_AGENT_LISTEN_PORT_NAME",
     "runtime_env_agent_port": "RUNTIME_ENV_AGENT_PORT_NAME",
 }
-_SETTINGS = {
-    "RAY_prestart_worker_first_driver": "0",
-    "RAY_worker_register_timeout_seconds": "600",
-}
+_SETTINGS = {"RAY_prestart_worker_first_driver": "0"}
 # Neither tests nor Ray nor outgoing connections have these.
 _FIRST, _COUNT = 61_000, 4_500
 _offsets = itertools.count(os.getpid() * 7919)
@@ -45,7 +42,7 @@ def _free_port():
 
 
 def start_nodes_without_waiting():
-    """Let the nodes that this process starts know the ports of their programs, and have time."""
+    """Let the nodes that this process starts know the ports, and start nothing early."""
     os.environ.update(_SETTINGS)
     from ray import _raylet  # noqa: PLC0415  tests import no Ray
     from ray._private import services  # noqa: PLC0415
