@@ -98,7 +98,7 @@ class InferService:
         # For requests of which nothing but the message matters.
         is_plain = not pattern and self.compression is CompressionLevel.NONE
         self.columns = CallTable(engine, loop, self.begin_alone, tracing) if is_plain else None
-        # Likewise, by the message.
+        # Of these, the ones with all tensors in GPU memory that repeat, by their messages.
         self.known: KnownRequests[bytes, None, list[Buffer]] | None = None
         if is_plain and shared_memory is not None:
             self.known = KnownRequests(shared_memory)
@@ -320,7 +320,8 @@ class ModelInferCall(UnaryCall):
         self._begin(message)
 
     def _begin(self, message: Buffer) -> None:
-        if self._service.known and len(message) <= MAX_BYTES and self._begin_known(bytes(message)):
+        known = self._service.known
+        if known and len(message) <= MAX_BYTES and self._begin_known(known.find(bytes(message))):
             return
         parsed, raw = self._service.parse(message)
         try:
@@ -329,12 +330,11 @@ class ModelInferCall(UnaryCall):
             self._service.note_refusal(parsed, error)
             raise
 
-    def _begin_known(self, message: bytes) -> bool:
+    def _begin_known(self, known: KnownRequest[None, list[Buffer]] | None) -> bool:
         """Pass a request to the engine if it is known, with all tensors in GPU memory."""
-        service = self._service
-        known = None if service.known is None else service.known.find(message)
         if known is None or self.head.columns is None:
             return False
+        service = self._service
         request = known.request()
         model = service.engine.find(request.model_name, request.model_version)
         if model is None or model.spec is not known.spec:
