@@ -136,7 +136,8 @@ def test_what_makes_no_function_is_refused(name, problem):
 
 
 def test_folders_of_own_modules_go_along_and_installed_ones_do_not(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "path", [str(tmp_path), "", *sys.path])
+    other = str(tmp_path / "lib" / "site-packages")  # of another environment, by a .pth file
+    monkeypatch.setattr(sys, "path", [str(tmp_path), "", *sys.path, other])
     monkeypatch.chdir(tmp_path)
 
     paths = import_paths()

@@ -236,7 +236,7 @@ LIMITS = {
 # They end with the worker.
 ENDING = {
     "fills_the_memory": (
-        "on,memory=384MiB",
+        "on,memory=1GiB",  # with many cores, libraries that models import take a third of that
         """
         blocks = []
         for _ in range(64):

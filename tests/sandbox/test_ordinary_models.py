@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -136,9 +138,13 @@ def test_backend_in_c_runs_in_a_sandbox(start_server, tmp_path):
         'input [{ name: "FP32" data_type: TYPE_FP32 dims: [ -1 ] }]\n'
         'output [{ name: "OUT_FP32" data_type: TYPE_FP32 dims: [ -1 ] }]\n'
     )
+    compiler = Path(shutil.which("cc")).resolve()  # not in /usr on every machine
     server = start_server(
         {"identity": {"config.pbtxt": text, "1/file": ""}},
-        flags=["--sandbox=on", f"--backend-directory={backend_directory()}"],
+        flags=[
+            f"--sandbox=on,read={compiler.parent.parent}",
+            f"--backend-directory={backend_directory()}",
+        ],
         environment={"PYTRITON_HOME": str(tmp_path / "empty")},  # nothing was compiled before
     ).await_ready()
 

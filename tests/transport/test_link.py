@@ -156,7 +156,7 @@ def test_stream_link_says_when_it_has_read_more_than_one_message():
 def test_record_that_is_nested_too_deeply_is_refused():
     near, far = stream_pair()
     link = ControlLink(near)
-    nested = b"\x92\xa5start\x81\xa1a" + b"\x91" * 5000 + b"\x90"
+    nested = b"\x92\xa5start\x81\xa1a" + b"\x91" * 100_000 + b"\x90"
     StreamLink(far).send(nested)
 
     with pytest.raises(ValueError, match="nested too deeply"):

@@ -207,8 +207,9 @@ def _installed_folders() -> Sequence[str]:
 
 
 def _is_inside(path: str, folders: Iterable[str]) -> bool:
-    return any(path == each or path.startswith(each + os.sep) for each in folders) or (
-        path.endswith(".zip")
+    # Files named *.pth may add the packages of other environments.
+    return path.endswith((".zip", "site-packages", "dist-packages")) or any(
+        path == each or path.startswith(each + os.sep) for each in folders
     )
 
 

@@ -116,7 +116,9 @@ def test_torchscript_is_run_like_a_module(tmp_path):
     assert "Loading 'm' as TorchScript" in lines
 
 
-def test_own_backend_of_torch_compile_is_used(tmp_path):
+def test_own_backend_of_torch_compile_is_used(tmp_path, monkeypatch):
+    # If other tests of this process used a GPU, torch still has it, but would not find it.
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     more = parameters(TORCH_COMPILE_OPTIONAL_PARAMETERS='{\\"backend\\": \\"eager\\"}')
 
     with loaded(tmp_path, CODE, settings(extra=more), "model.py") as model:

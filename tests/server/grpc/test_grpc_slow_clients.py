@@ -9,6 +9,7 @@ import pytest
 
 from pytriton.protocol.http2 import Http2Limits, frames
 from pytriton.serving.server.api import http2_transport
+from pytriton.serving.server.api.pace import MIN_BYTES_PER_S
 from pytriton.serving.server.options.server_options import ClientLimits, ServerOptions
 from pytriton.testing import FakeClock
 from tests.server.grpc_fakes import FakeEngine, GrpcClient, framed, infer_request
@@ -153,7 +154,7 @@ def test_client_that_takes_a_little_is_not_cut_off():
     clog(client)
     watch = Watch(client)
     for _ in range(100):
-        client.transport.take(256)
+        client.transport.take(MIN_BYTES_PER_S + 1)
         watch.run(1)
 
     assert not client.transport.saw_end
