@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -138,7 +139,7 @@ def test_backend_in_c_runs_in_a_sandbox(start_server, tmp_path):
         'input [{ name: "FP32" data_type: TYPE_FP32 dims: [ -1 ] }]\n'
         'output [{ name: "OUT_FP32" data_type: TYPE_FP32 dims: [ -1 ] }]\n'
     )
-    compiler = Path(shutil.which("cc")).resolve()  # not in /usr on every machine
+    compiler = Path(shutil.which(os.environ.get("CC", "cc"))).resolve()  # not always in /usr
     server = start_server(
         {"identity": {"config.pbtxt": text, "1/file": ""}},
         flags=[

@@ -108,10 +108,11 @@ def find_gpus(environment: Mapping[str, str] = os.environ) -> NvmlReader | None:
         return None
     try:
         pynvml.nvmlInit()
-        return NvmlReader(pynvml, environment.get("CUDA_VISIBLE_DEVICES"))
+        reader = NvmlReader(pynvml, environment.get("CUDA_VISIBLE_DEVICES"))
     except pynvml.NVMLError as error:
         logger.debug("GPUs cannot be read: %s", error)
         return None
+    return reader if reader.uuids else None  # all may be hidden
 
 
 def _text(value: str | bytes) -> str:

@@ -104,6 +104,7 @@ def test_driver_is_found(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
 
     assert find_gpus({"CUDA_VISIBLE_DEVICES": "0"}).uuids == {0: "GPU-aa"}
+    assert find_gpus({"CUDA_VISIBLE_DEVICES": ""}) is None
 
 
 @pytest.mark.parametrize("module", [None, FakeNvml(has_driver=False)])
