@@ -22,7 +22,7 @@ from pytriton.runtime.pb_utils.response import InferenceResponse
 from pytriton.runtime.pb_utils.tensor import DeviceTensor, Tensor
 from pytriton.runtime.python_backend.batch_execution import BatchExecution
 from pytriton.runtime.python_backend.batch_run import BatchRegistry, BatchRun
-from pytriton.runtime.python_backend.device_tensors import DeviceTensors
+from pytriton.runtime.python_backend.device_tensors import DeviceTensors, exports_of
 from pytriton.runtime.python_backend.execution import ModelExecution, make_requests
 from pytriton.runtime.python_backend.mailbox import Mailbox
 from pytriton.runtime.transport.arena import Arena
@@ -127,6 +127,18 @@ class Held:
 
     def __del__(self):
         self.notes.append(self.lock.locked())
+
+
+def test_tensors_of_the_same_name_go_through_the_host(monkeypatch):
+    scene = LentScene(monkeypatch)
+    with scene.driver.using(0):
+        address = scene.driver.allocate(SIZE)
+    array = DeviceArray(address, 0, FP32.numpy, (1, SIZE // 4), object(), Order.COMPLETE)
+    tensors = [DeviceTensor.of_device(name, array) for name in ("y", "y", "z")]
+    _, _, alone = shared = scene.tensors.share(tensors, ["y", "z"], bytes(16))
+
+    assert shared[:2] == tensors[:2]
+    assert exports_of(shared) == {"z": alone.to_wire()[2].export}
 
 
 def test_what_messages_end_ends_when_the_mailbox_is_not_locked(monkeypatch):

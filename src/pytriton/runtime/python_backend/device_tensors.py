@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -254,17 +255,24 @@ class DeviceTensors:
         if response.failure is not None:
             return response
         wanted = names if wish.outputs is None else [each for each in wish.outputs if each in names]
-        tensors = [
-            self.shared(tensor, wish.gpu) if tensor.name() in wanted else tensor
-            for tensor in response.tensors
-        ]
+        tensors = self.share(response.tensors, wanted, wish.gpu)
         return InferenceResponse.received(tensors, None, response.parameter_values)
 
-    def shared(self, tensor: Tensor, gpu: bytes) -> Tensor:
-        """Returns what is sent in place of a tensor, for whoever takes it on this device.
+    def share(self, tensors: Sequence[Tensor], wanted: Collection[str], gpu: bytes) -> list[Tensor]:
+        """Returns what is sent in place of tensors, for whoever takes these names on this device.
 
-        That is the tensor itself if it is on the host, or has to go through it.
+        That is the tensor itself if it is on the host, or has to go through it. A name that several
+        tensors have does not say which of them is shared.
         """
+        counts = Counter(tensor.name() for tensor in tensors)
+        return [
+            self._shared(tensor, gpu)
+            if tensor.name() in wanted and counts[tensor.name()] == 1
+            else tensor
+            for tensor in tensors
+        ]
+
+    def _shared(self, tensor: Tensor, gpu: bytes) -> Tensor:
         array: object = tensor.to_wire()[2] if not tensor.is_cpu() else None
         if not isinstance(array, DeviceArray) or isinstance(array, PlacedArray):
             return tensor

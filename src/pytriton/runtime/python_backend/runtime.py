@@ -404,7 +404,8 @@ class WorkerRuntime:
         """Returns inputs that stay in GPU memory where the called model takes them so."""
         gpu, reason = self._taking(request)
         if not reason:
-            return [device.shared(tensor, gpu) for tensor in request.inputs()]
+            names = [tensor.name() for tensor in request.inputs()]
+            return device.share(request.inputs(), names, gpu)
         for tensor in request.inputs():
             if not tensor.is_cpu():
                 device.count_copy(reason)

@@ -350,7 +350,7 @@ class Regions(RegionTable):
         if len(self) >= self._max_count:
             raise UnavailableError(
                 f"cannot register shared memory region '{name}': {len(self)} regions are "
-                "registered already, and each needs a file descriptor"
+                "registered already, and the file descriptors of the server allow no more"
             )
 
 
