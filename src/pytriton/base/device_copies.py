@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the bytes that our own copies move between host and GPU, for the answers of instances.
+"""Our own copies between host and GPU: why tensors are copied, and how many bytes that moves.
 
 Copies that a model makes itself are not seen here. A thread adds to counts of its own, so there is
 no lock.
@@ -14,6 +14,27 @@ _TO_GPU, _TO_HOST = 0, 1
 # By thread: bytes to the GPU and to the host since the process began. A new thread may get the
 # number of one that has ended, and goes on with its counts.
 _by_thread: dict[int, list[int]] = {}
+
+
+class CopyReason:
+    """Why a tensor on a GPU goes through the host from model to model, as labels of a metric."""
+
+    HOST_INPUTS = "host_inputs"  # the model takes its inputs on the host
+    SANDBOX = "sandbox"
+    OTHER_MACHINE = "other_machine"
+    OTHER_DEVICE = "other_device"
+    INSTANCE_KIND = "instance_kind"  # a bound function, or a compiled backend
+    SEQUENCE = "sequence"
+    CACHE = "response_cache"
+    ENSEMBLE = "ensemble"
+    CANNOT_EXPORT = "cannot_export"  # say, torch's allocator with expandable segments, or a pool
+    CANNOT_OPEN = "cannot_open"  # say, another part of a split GPU, or another server of MPS
+    CLIENT_REGION = "client_region"  # it is in memory of a client, which may unregister it
+    OUT_OF_MEMORY = "out_of_memory"
+    DRIVER_ERROR = "driver_error"
+
+
+COPY_REASONS = frozenset(value for name, value in vars(CopyReason).items() if name.isupper())
 
 
 def add_to_gpu(size: int) -> None:

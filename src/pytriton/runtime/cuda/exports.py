@@ -13,6 +13,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytriton.base.device_copies import CopyReason
 from pytriton.base.errors import ServerError
 from pytriton.base.messages import DeviceExport
 from pytriton.runtime.cuda import driver as cuda_driver
@@ -27,17 +28,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Why tensors go through the host, in the words of a metric.
-CANNOT_EXPORT = "cannot_export"  # say, torch's allocator with expandable segments, or a pool
-CANNOT_OPEN = "cannot_open"  # say, another part of a split GPU, or another server of MPS
-CLIENT_REGION = "client_region"  # it is in memory of a client, which may unregister it
-OTHER_DEVICE = "other_device"
-OUT_OF_MEMORY = "out_of_memory"
-DRIVER_ERROR = "driver_error"
-
 
 class NotShareableError(Exception):
-    """A tensor has to go through the host; `reason` is one of those above."""
+    """A tensor has to go through the host; `reason` is a `CopyReason`."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -97,17 +90,17 @@ class Exports:
             if own is None:
                 own = self._gpus[array.device] = driver.uuid_of(array.device)
             if gpu not in (b"", own):
-                raise NotShareableError(OTHER_DEVICE)
+                raise NotShareableError(CopyReason.OTHER_DEVICE)
             with self._lock, driver.using(array.device):
                 number, allocation = self._find(driver, array, gone)
         except (CudaError, ServerError) as error:
-            raise NotShareableError(DRIVER_ERROR) from error
+            raise NotShareableError(CopyReason.DRIVER_ERROR) from error
         finally:
             if gone:  # also if the array cannot be shared: these are not found again
                 self._on_gone(gone)
         offset = array.address - allocation.base
         if not allocation.handle or offset + array.nbytes > allocation.size:
-            raise NotShareableError(CANNOT_EXPORT)
+            raise NotShareableError(CopyReason.CANNOT_EXPORT)
         block = next(self._numbers)
         self._kept[block] = Kept(array, allocation.base)
         return DeviceExport(

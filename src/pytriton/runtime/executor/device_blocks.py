@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pytriton.base.device_copies import COPY_REASONS, CopyReason
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.messages import DeviceBytes, DevicePlace, DeviceUse
 from pytriton.runtime.executor import device_regions
@@ -32,33 +33,6 @@ if TYPE_CHECKING:
 
 _leases = itertools.count(1)
 SHARED = ""  # in place of a reason: a tensor was not copied
-# Why tensors go through the host.
-HOST_INPUTS = "host_inputs"  # the model takes its inputs on the host
-SANDBOX = "sandbox"
-OTHER_MACHINE = "other_machine"
-OTHER_DEVICE = "other_device"
-INSTANCE_KIND = "instance_kind"  # a bound function, or a compiled backend
-SEQUENCE = "sequence"
-CACHE = "response_cache"
-ENSEMBLE = "ensemble"
-# With those that instances find themselves: see `runtime/cuda/exports.py`.
-COPY_REASONS = frozenset(
-    {
-        HOST_INPUTS,
-        SANDBOX,
-        OTHER_MACHINE,
-        OTHER_DEVICE,
-        INSTANCE_KIND,
-        SEQUENCE,
-        CACHE,
-        ENSEMBLE,
-        "cannot_export",
-        "cannot_open",
-        "client_region",
-        "out_of_memory",
-        "driver_error",
-    }
-)
 
 
 class _Keeper:
@@ -130,7 +104,7 @@ class DeviceLedger:
         loop: asyncio.AbstractEventLoop,
         send: Callable[[ReleaseExports], None],
     ) -> None:
-        self.refusal = INSTANCE_KIND  # until it has said that it does
+        self.refusal = CopyReason.INSTANCE_KIND  # until it has said that it does
         self.keeps_inputs = False
         self.gpu = b""
         self._instance = instance
@@ -308,21 +282,25 @@ class Taking(msgspec.Struct, frozen=True):
 
 def taking_of(spec: ModelSpec, instances: Sequence[Instance]) -> Taking:
     """Returns whether all instances of a model take inputs in GPU memory."""
-    if spec.sequence is not None or spec.response_cache or not instances:
-        reason = SEQUENCE if spec.sequence is not None else CACHE if instances else ENSEMBLE
-        return Taking(reason=reason)
+    if spec.sequence is not None or spec.response_cache:
+        is_sequence = spec.sequence is not None
+        return Taking(reason=CopyReason.SEQUENCE if is_sequence else CopyReason.CACHE)
+    if not instances:
+        return Taking(reason=CopyReason.ENSEMBLE)
     gpus = set()
     for instance in instances:
         ledger = ledger_of(instance)
         if ledger is None:
-            return Taking(reason=INSTANCE_KIND)
-        reason = ledger.refusal or ledger.closed or ("" if ledger.keeps_inputs else HOST_INPUTS)
+            return Taking(reason=CopyReason.INSTANCE_KIND)
+        reason = ledger.refusal or ledger.closed
+        if not reason and not ledger.keeps_inputs:
+            reason = CopyReason.HOST_INPUTS
         if reason:
             return Taking(reason=reason)
         gpus.add(ledger.gpu)
     gpus.discard(b"")
     if len(gpus) > 1:
-        return Taking(reason=OTHER_DEVICE)
+        return Taking(reason=CopyReason.OTHER_DEVICE)
     return Taking(gpus.pop() if gpus else b"")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from pytriton.base.device_copies import CopyReason
 from pytriton.base.errors import (
     ErrorCode,
     InternalError,
@@ -20,7 +21,7 @@ from pytriton.runtime.executor import device_regions
 from pytriton.runtime.executor.batch_tracker import BatchTracker
 from pytriton.runtime.executor.call_server import CallServer, ForkListener
 from pytriton.runtime.executor.channel_instance import FramedInstance, gone_error
-from pytriton.runtime.executor.device_blocks import OTHER_MACHINE, SANDBOX, DeviceLedger
+from pytriton.runtime.executor.device_blocks import DeviceLedger
 from pytriton.runtime.executor.inference import ModelLabels
 from pytriton.runtime.executor.worker import (
     PROCESS_ENDED,
@@ -171,9 +172,9 @@ class PythonInstance(FramedInstance):
         ledger = self.device_ledger
         ledger.keeps_inputs, ledger.gpu = report.keeps_device_inputs, report.gpu
         if self.node:
-            ledger.refusal = OTHER_MACHINE
+            ledger.refusal = CopyReason.OTHER_MACHINE
         elif self._worker.is_enclosed:
-            ledger.refusal = SANDBOX
+            ledger.refusal = CopyReason.SANDBOX
         elif report.takes_device_memory:
             ledger.refusal = ""
             if report.keeps_device_inputs:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pytriton.base.device_copies import CopyReason
 from pytriton.base.dtypes import BY_NUMBER, BYTES, array_to_bytes_elements, encode_bytes
 from pytriton.base.errors import InternalError, ServerError
 from pytriton.base.messages import DeviceExport
@@ -27,14 +28,7 @@ from pytriton.runtime.cuda.device_array import (
     write_to_host,
 )
 from pytriton.runtime.cuda.driver import CudaError
-from pytriton.runtime.cuda.exports import (
-    CANNOT_OPEN,
-    CLIENT_REGION,
-    DRIVER_ERROR,
-    OUT_OF_MEMORY,
-    Exports,
-    NotShareableError,
-)
+from pytriton.runtime.cuda.exports import Exports, NotShareableError
 from pytriton.runtime.cuda.regions import OpenRegions, PlacedArray
 from pytriton.runtime.pb_utils.response import InferenceResponse
 from pytriton.runtime.pb_utils.tensor import DeviceTensor, Tensor
@@ -185,7 +179,7 @@ class DeviceTensors:
         except ServerError as error:
             cause = error.__cause__
             is_full = isinstance(cause, CudaError) and cause.code == cuda_driver.OUT_OF_MEMORY
-            self.count_copy(OUT_OF_MEMORY if is_full else DRIVER_ERROR)
+            self.count_copy(CopyReason.OUT_OF_MEMORY if is_full else CopyReason.DRIVER_ERROR)
             return tensor
 
     def _input(self, ref: TensorRef, shape: tuple[int, ...], place: DevicePlace) -> Tensor:
@@ -209,7 +203,7 @@ class DeviceTensors:
         try:
             return self._regions.lease(place, kind, shape)
         except ServerError:
-            self._post(DeviceNotes(unopened={place.number: CANNOT_OPEN}))
+            self._post(DeviceNotes(unopened={place.number: CopyReason.CANNOT_OPEN}))
             raise
 
     def _own_array(
@@ -289,11 +283,11 @@ class DeviceTensors:
             try:
                 wait_for_device(array)  # the model may have written to it
             except ServerError as error:
-                raise NotShareableError(DRIVER_ERROR) from error
+                raise NotShareableError(CopyReason.DRIVER_ERROR) from error
             lease, offset = found
             return DeviceExport(0, array.nbytes, offset, lease=lease)
         if self._regions.is_open_at(array):
-            raise NotShareableError(CLIENT_REGION)
+            raise NotShareableError(CopyReason.CLIENT_REGION)
         return self._exports.add(array, gpu)
 
     def _tell_gone(self, allocations: list[int]) -> None:

@@ -16,13 +16,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytriton.base.device_copies import CopyReason
 from pytriton.base.errors import ErrorCode, ServerError, sendable_text
 from pytriton.base.failure_log import Failure, FailureLog, model_label
 from pytriton.base.log_switches import JSON_FORMAT, LogSwitches
 from pytriton.base.messages import DeviceWish
 from pytriton.base.request_ids import current_request_ids, set_request_ids
 from pytriton.base.user_frames import short_traceback
-from pytriton.runtime.cuda.exports import CANNOT_OPEN
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.response import InferenceResponse, TritonError
 from pytriton.runtime.pb_utils.tensor import Tensor
@@ -396,7 +396,7 @@ class WorkerRuntime:
 
     def _is_closed(self, request: InferenceRequest) -> bool:
         """Returns whether a model takes GPU memory no more, as it could not open some."""
-        return self._taking(request, is_fresh=True)[1] == CANNOT_OPEN
+        return self._taking(request, is_fresh=True)[1] == CopyReason.CANNOT_OPEN
 
     def _shared_inputs(
         self, request: InferenceRequest, device: DeviceTensors

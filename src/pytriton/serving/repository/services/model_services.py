@@ -12,9 +12,10 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.base.device_copies import CopyReason
 from pytriton.base.errors import InvalidArgumentError, ServerError
 from pytriton.base.model_spec import identifier_of
-from pytriton.runtime.executor.device_blocks import INSTANCE_KIND, ledger_of, taking_of
+from pytriton.runtime.executor.device_blocks import ledger_of, taking_of
 from pytriton.serving.repository.loading.load_coordinator import LoadDependencies
 from pytriton.serving.repository.services.bls import CallingInstance, ModelCaller, RunningBlsCall
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
@@ -224,7 +225,7 @@ class ModelServices:
         try:
             model = engine.lookup(engine.nearest(name, self._namespace), version)
         except ServerError:  # the call will say it
-            return {"gpu": b"", "reason": INSTANCE_KIND}
+            return {"gpu": b"", "reason": CopyReason.INSTANCE_KIND}
         taking = taking_of(model.spec, getattr(model, "instances", ()))
         return {"gpu": taking.gpu, "reason": taking.reason}
 
