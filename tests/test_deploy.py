@@ -16,7 +16,7 @@ from pytriton.serving.engine.latencies import Latencies, LatencyPlan
 from pytriton.serving.engine.stats import ModelStatistics
 from pytriton.serving.server.command.arguments import parse
 from pytriton.serving.server.metrics.cluster_families import cluster_families
-from pytriton.serving.server.metrics.families import MetricsPage, server_family_names
+from pytriton.serving.server.metrics.page import MetricsPage, server_family_names
 from pytriton.serving.server.options.metrics_options import DEFAULT_QUANTILES, MetricsOptions
 from tests.fakes import model_spec
 from tests.server.cluster_fakes import FakeInstance, actor, cluster, model

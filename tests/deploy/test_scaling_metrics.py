@@ -7,7 +7,7 @@ import re
 
 import yaml
 
-from pytriton.serving.server.metrics.families import server_family_names
+from pytriton.serving.server.metrics.page import server_family_names
 from tests.deploy.helm import REPOSITORY, render
 
 ADAPTER = yaml.safe_load((REPOSITORY / "deploy/prometheus/adapter.yaml").read_text())

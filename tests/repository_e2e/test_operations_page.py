@@ -20,7 +20,7 @@ from pytriton.base.settings import BY_NAME
 from pytriton.serving.engine.stall_watch import FIRST_REPORT_S, StallWatch
 from pytriton.serving.engine.stats import ModelStatistics
 from pytriton.serving.server.command.arguments import parse
-from pytriton.serving.server.metrics.families import server_family_names
+from pytriton.serving.server.metrics.page import server_family_names
 from tests.e2e.waiting import eventually
 from tests.fakes import model_spec
 from tests.free_ports import free_ports

@@ -189,6 +189,7 @@ FEATURES_THAT_ARE_OFF = (
     "pytriton.serving.server.codec.pool",
     "pytriton.serving.server.frontend.pool",
     "pytriton.serving.server.metrics.families",
+    "pytriton.serving.server.metrics.page",
     "pytriton.serving.server.openai.api",
     "pytriton.serving.server.page.api",
     "pytriton.serving.server.tracing.tracing",

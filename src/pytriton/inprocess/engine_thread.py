@@ -37,7 +37,7 @@ from pytriton.serving.server.api.documents import model_metadata, model_statisti
 from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.metrics.api import MetricsApi
 from pytriton.serving.server.metrics.exposition import SampleFamily
-from pytriton.serving.server.metrics.families import custom_families
+from pytriton.serving.server.metrics.page import custom_families
 from pytriton.serving.server.options.server_options import LogOptions, ServerOptions
 from pytriton.serving.server.process.logs import (
     ConsoleHandler,

@@ -14,7 +14,7 @@ from pytriton.serving.engine.config import config_from_text, normalise_config, s
 from pytriton.serving.engine.latencies import Latencies, LatencyPlan, Quantile
 from pytriton.serving.engine.stats import BatchRecord, ModelStatistics
 from pytriton.serving.server.metrics.exposition import MetricSample, SampleFamily
-from pytriton.serving.server.metrics.families import MachineReading, MetricsPage
+from pytriton.serving.server.metrics.page import MachineReading, MetricsPage
 from pytriton.serving.server.options.metrics_options import DEFAULT_QUANTILES, MetricsOptions
 
 MS = 1_000_000

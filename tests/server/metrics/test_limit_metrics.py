@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from pytriton.serving.server.metrics.families import server_family_names
 from pytriton.serving.server.metrics.machine import LimitReading, limit_families
+from pytriton.serving.server.metrics.page import server_family_names
 
 
 def test_limits_are_shown_by_name_with_what_they_have():

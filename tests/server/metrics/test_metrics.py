@@ -13,7 +13,7 @@ from pytriton.serving.engine.config import config_from_text, normalise_config, s
 from pytriton.serving.engine.stats import BatchRecord, FailureReason, ModelStatistics
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
 from pytriton.serving.server.metrics.exposition import MetricSample, SampleFamily
-from pytriton.serving.server.metrics.families import (
+from pytriton.serving.server.metrics.page import (
     MachineReading,
     MetricsPage,
     custom_families,

@@ -16,7 +16,7 @@ from pytriton.serving.server.metrics.exposition import (
     exemplar_text,
     prefers_openmetrics,
 )
-from pytriton.serving.server.metrics.families import MachineReading, MetricsPage
+from pytriton.serving.server.metrics.page import MachineReading, MetricsPage
 from pytriton.serving.server.options.metrics_options import DEFAULT_QUANTILES, MetricsOptions
 from tests.server.http_fakes import Client, get
 from tests.server.http_models import Service

@@ -12,7 +12,7 @@ import pytest
 from pytriton.serving.engine.latencies import REQUEST, Latencies, LatencyPlan
 from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.engine.stats import BatchRecord, FailureReason, ModelStatistics
-from pytriton.serving.server.metrics.families import MetricsPage
+from pytriton.serving.server.metrics.page import MetricsPage
 from pytriton.serving.server.options.metrics_options import MetricsOptions
 from pytriton.serving.server.page import history as module
 from pytriton.serving.server.page.history import (

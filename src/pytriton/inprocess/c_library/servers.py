@@ -36,7 +36,7 @@ from pytriton.runtime.native_backend.server_objects import (
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
 from pytriton.serving.server.api.documents import repository_index
 from pytriton.serving.server.metrics.exposition import SampleFamily
-from pytriton.serving.server.metrics.families import custom_families, server_family_names
+from pytriton.serving.server.metrics.page import custom_families, server_family_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

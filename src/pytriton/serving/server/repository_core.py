@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from pytriton.serving.repository.loading.plans import BackendLoader
     from pytriton.serving.repository.model_repositories import Report
     from pytriton.serving.server.access import files as policy_files
-    from pytriton.serving.server.metrics import families
+    from pytriton.serving.server.metrics import page as metrics_page
     from pytriton.serving.server.metrics.exposition import SampleFamily
     from pytriton.serving.server.options.server_options import ServerOptions
 else:
     policy_files = LazyModule("pytriton.serving.server.access.files")
-    families = LazyModule("pytriton.serving.server.metrics.families")
+    metrics_page = LazyModule("pytriton.serving.server.metrics.page")
 
 
 async def make_core(
@@ -172,7 +172,7 @@ class RepositoryCore(Core):
 
     def custom_metrics(self) -> Iterable[SampleFamily]:
         """See `Core`."""
-        return families.custom_families(self._metrics)
+        return metrics_page.custom_families(self._metrics)
 
     async def load(self, report: Report | None = None) -> None:
         """Load the models that the control mode selects, and begin to poll if so configured.
@@ -202,7 +202,7 @@ class RepositoryCore(Core):
 
 
 def _reserved_names() -> frozenset[str]:
-    return families.server_family_names()  # imported with the first custom metric
+    return metrics_page.server_family_names()  # imported with the first custom metric
 
 
 def kept_out_of_sandboxes(options: ServerOptions) -> list[str]:

@@ -43,14 +43,15 @@ if TYPE_CHECKING:
     from pytriton.serving.server.api.request_memory import RequestMemory
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.reader import HttpRequest, RequestHead
-    from pytriton.serving.server.metrics import cluster_families, families, otlp
+    from pytriton.serving.server.metrics import cluster_families, otlp
+    from pytriton.serving.server.metrics import page as metrics_page
     from pytriton.serving.server.metrics.exposition import SampleFamily
-    from pytriton.serving.server.metrics.families import MetricsPage
     from pytriton.serving.server.metrics.machine import MachineReading
+    from pytriton.serving.server.metrics.page import MetricsPage
     from pytriton.serving.server.options.server_options import ClientLimits, ServerOptions
 else:  # for the first scrape
     cluster_families = LazyModule("pytriton.serving.server.metrics.cluster_families")
-    families = LazyModule("pytriton.serving.server.metrics.families")
+    metrics_page = LazyModule("pytriton.serving.server.metrics.page")
     otlp = LazyModule("pytriton.serving.server.metrics.otlp")
 
 logger = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ class MetricsApi(HttpHandler):
 
     @functools.cached_property
     def _page(self) -> MetricsPage:
-        return families.MetricsPage(self._options)
+        return metrics_page.MetricsPage(self._options)
 
     def start(self, find: Callable[[], NvmlReader | None] = find_gpus) -> None:
         """Look for GPUs, in a thread, as their driver may take a while, and send to a collector.
@@ -240,7 +241,7 @@ class MetricsApi(HttpHandler):
 
     def _server_time(self) -> list[SampleFamily]:
         """Returns what is to be read before the models, whose shares it changes."""
-        return list(families.cost_families(self._engine.costs)) if self._options.costs else []
+        return list(metrics_page.cost_families(self._engine.costs)) if self._options.costs else []
 
     def _others(self, models: list[ManagedModel]) -> Iterator[SampleFamily]:
         yield from self._accepting()
