@@ -103,6 +103,22 @@ def test_models_that_are_loaded_at_the_same_time_fit_together():
     )
 
 
+def test_memory_that_was_freed_during_a_long_load_is_for_others():
+    reader = Reader(g0=300)
+    memory = GpuMemory(lambda: reader)
+
+    async def run():
+        async with memory.reserve(config(ONE)):
+            for _ in range(3):  # another model is loaded and unloaded
+                async with memory.reserve(config(ONE, "150")):
+                    reader.free[0] = 150
+                reader.free[0] = 300
+            with pytest.raises(UnavailableError, match="300 MiB are free, and 100 MiB are kept"):
+                await load(memory, config(ONE, "201"))
+
+    asyncio.run(run())
+
+
 def test_load_that_fails_leaves_its_memory_to_others():
     memory = GpuMemory(lambda: Reader(g0=250))
 

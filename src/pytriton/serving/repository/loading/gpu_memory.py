@@ -57,7 +57,8 @@ class GpuMemory:
     """Admits loads as long as devices have room for them.
 
     Models that are loaded at the same time must fit together, whether they have taken their memory
-    already or not. So what was free when the first of them began counts, less what all need.
+    already or not. So what was free when the first of them began counts, less what all need, or
+    what is free now if that is more, as others were unloaded.
     """
 
     def __init__(self, find: Callable[[], NvmlReader | None] = find_gpus) -> None:
@@ -102,7 +103,7 @@ class GpuMemory:
             room = free[gpu]
             others = self._reserved.get(gpu, 0)
             if others:
-                room = min(room, self._free_at_first[gpu] - others)
+                room = min(room, max(self._free_at_first[gpu], room) - others)
             if size > room:
                 each = int(config.parameters[PARAMETER].string_value)
                 count = size // (each * _MIB)
