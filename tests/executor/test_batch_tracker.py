@@ -9,8 +9,16 @@ import pytest
 
 from pytriton.base.dtypes import BYTES, FP32, UINT8
 from pytriton.base.errors import UNEXPECTED, InternalError
-from pytriton.base.messages import DeviceBytes, DeviceExport, DeviceWish, InferTensor
+from pytriton.base.messages import (
+    DeviceBytes,
+    DeviceExport,
+    DevicePlace,
+    DeviceUse,
+    DeviceWish,
+    InferTensor,
+)
 from pytriton.base.model_spec import Reshape
+from pytriton.runtime.executor import device_regions
 from pytriton.runtime.executor.batch_tracker import BatchTracker
 from pytriton.runtime.executor.columns import ChunkSignature, make_members, shared_request
 from pytriton.runtime.executor.inference import ModelLabels, burst_outcomes
@@ -331,3 +339,19 @@ def test_costs_that_nobody_wants_are_not_counted(rig):
     rig.hear(ResponsesFrame(0, 0, [ResponseItem(2, 0, [RESULT])], processor_ns=100))
 
     assert rig.charged == {1: (0, 0), 2: (0, 0)}
+
+
+def test_bytes_of_inputs_in_gpu_memory_are_not_counted_as_nobody_passes_them_on():
+    rig = Rig()
+    rig.takes_device_memory = True
+    rig.tracker = BatchTracker(rig, ModelLabels("m", "1", ["x", "y"], batching=True), rig)
+    tensors = {
+        "x": InferTensor("x", FP32, (1, 2), bytes(8)),
+        "y": InferTensor("y", FP32, (1, 1 << 20), DeviceBytes.of_size(4 << 20)),
+    }
+    place = DevicePlace("r", device_regions.add_region(), bytes(64), 0, 4 << 20, 0, 4 << 20)
+    request = inference(inputs=tensors, device=DeviceUse({"y": place}, {}))
+    frame = rig.tracker.begin([request], 0, Payload(None))
+
+    assert [ref.size for ref in frame.inputs] == [8, 4 << 20]
+    assert rig.costs.bytes_in == 8

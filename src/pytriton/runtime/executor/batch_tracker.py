@@ -146,8 +146,7 @@ class BatchTracker:
             frame.details = request_details([inference.request for inference in inferences])
         costs = self.events.costs
         if costs is not None:
-            for ref in frame.inputs:
-                costs.bytes_in += ref.size
+            costs.bytes_in += _size_of_inputs(frame)
         self._next_batch += 1
         self.running[batch_id] = self.executing[batch_id] = batch
         return frame
@@ -240,7 +239,7 @@ class BatchTracker:
             self._forget_traced()
             self._traced.add(batch.id)
             if self.events.costs is not None:
-                batch.bytes_in = _size(frame.inputs)
+                batch.bytes_in = _size_of_inputs(frame)
 
     def _describe_others(self, batch: RunningBatch, frame: Execute) -> None:
         """Add what requests have that are no members of chunks: ids, parameters, traces."""
@@ -597,6 +596,15 @@ def _size(tensors: Iterable[TensorRef]) -> int:
     size = 0
     for ref in tensors:
         size += ref.size
+    return size
+
+
+def _size_of_inputs(frame: Execute) -> int:
+    """Returns the bytes that the server passes on: those in GPU memory cost it nothing."""
+    size = _size(frame.inputs)
+    if frame.devices:
+        on_device = frame.devices[0].inputs
+        size -= _size(ref for ref in frame.inputs if ref.name in on_device)
     return size
 
 
