@@ -97,15 +97,10 @@ class DeviceWish(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class DeviceUse(msgspec.Struct, frozen=True, array_like=True):
-    """The tensors of one request that are in GPU memory of its client, by name."""
+    """The tensors of one request that are in GPU memory, by name; outputs only in a client's."""
 
     inputs: dict[str, DevicePlace]
     outputs: dict[str, DevicePlace]
-
-    @property
-    def numbers(self) -> set[int]:
-        """The numbers of the regions."""
-        return {place.number for place in (*self.inputs.values(), *self.outputs.values())}
 
 
 _LONE, _WITH_DEVICE = -1, -2  # which no dimension of a tensor is
