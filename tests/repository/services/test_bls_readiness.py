@@ -8,6 +8,7 @@ import asyncio
 import pytest
 
 from pytriton.base.errors import CancelledError, InternalError
+from pytriton.base.messages import DeviceWish
 from tests.fakes import RecordingSink
 from tests.repository.calling import World
 
@@ -47,6 +48,26 @@ def test_called_model_is_asked_first(is_ready):
         assert [error.message for error in sink.errors] == [
             REFUSED + "Failed for execute the inference request. Model 'add' is not ready."
         ] * (not is_ready)
+
+    asyncio.run(scenario())
+
+
+def test_outputs_come_on_the_host_if_a_model_got_a_cache_during_the_check():
+    async def scenario() -> None:
+        world = LoopWorld()
+        models = []
+
+        async def check() -> bool:
+            models.append(world.add("add", response_cache=True))
+            return True
+
+        world.add("add", check=check)
+        world.call(None, "add", RecordingSink(), device_wish=DeviceWish())
+        await settle(world)
+
+        (batch,) = models[0].instances[0].running
+        assert batch.inferences[0].cache_key is not None
+        assert batch.inferences[0].request.device_wish is None
 
     asyncio.run(scenario())
 

@@ -68,6 +68,8 @@ class AnswerCache:
         if cached is None:
             inference.cache_key = key
             inference.cache_ns = ended_ns - started_ns
+            # The model may have got its cache after somebody asked for outputs in GPU memory.
+            inference.request.device_wish = None
             return None
         return self._response(inference, cached, ended_ns - started_ns, ended_ns)
 
