@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 
 import pytest
 
 from pytriton.base.errors import InvalidArgumentError, UnavailableError
 from pytriton.serving.engine.config import config_from_text
 from pytriton.serving.repository.loading.gpu_memory import GpuMemory, needed_memory
+from tests.e2e.waiting import DEADLINE_S
 
 MIB = 1 << 20
 
@@ -115,6 +117,33 @@ def test_memory_that_was_freed_during_a_long_load_is_for_others():
                 reader.free[0] = 300
             with pytest.raises(UnavailableError, match="300 MiB are free, and 100 MiB are kept"):
                 await load(memory, config(ONE, "201"))
+
+    asyncio.run(run())
+
+
+def test_load_that_ends_while_the_driver_is_asked_has_its_memory():
+    class SlowReader(Reader):
+        def free_bytes(self):
+            found = super().free_bytes()
+            asked.set()
+            assert answer.wait(DEADLINE_S)
+            return found
+
+    asked, answer = threading.Event(), threading.Event()
+    answer.set()
+    reader = SlowReader(g0=150)
+    memory = GpuMemory(lambda: reader)
+
+    async def run():
+        async with memory.reserve(config(ONE)):
+            asked.clear()
+            answer.clear()
+            second = asyncio.create_task(load(memory, config(ONE)))
+            await asyncio.to_thread(asked.wait, DEADLINE_S)
+            reader.free[0] = 50
+            asyncio.get_running_loop().call_later(0.01, answer.set)
+        with pytest.raises(UnavailableError, match="150 MiB are free, and 100 MiB are kept"):
+            await second
 
     asyncio.run(run())
 

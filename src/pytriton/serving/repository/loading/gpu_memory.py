@@ -68,6 +68,8 @@ class GpuMemory:
         self._has_looked = False
         self._reserved: dict[int, int] = {}  # by device: what the loads under way need
         self._free_at_first: dict[int, int] = {}  # when the first of them began
+        # What models need that were loaded while the driver was asked: reserved until it is again.
+        self._ended: list[Mapping[int, int]] = []
 
     @contextlib.asynccontextmanager
     async def reserve(self, config: Any) -> AsyncIterator[None]:
@@ -93,10 +95,16 @@ class GpuMemory:
             yield
             is_loaded = True
         finally:
-            for gpu, size in needed.items():
-                self._reserved[gpu] -= size
-                if is_loaded:  # the others that are under way find so much less
-                    self._free_at_first[gpu] -= size
+            if is_loaded and self._asking.locked():
+                self._ended.append(needed)  # what is being read may not show its memory yet
+            else:
+                self._end(needed, is_loaded=is_loaded)
+
+    def _end(self, needed: Mapping[int, int], *, is_loaded: bool) -> None:
+        for gpu, size in needed.items():
+            self._reserved[gpu] -= size
+            if is_loaded:  # the others that are under way find so much less
+                self._free_at_first[gpu] -= size
 
     def _check(self, config: Any, needed: Mapping[int, int], free: Mapping[int, int]) -> None:
         for gpu, size in sorted(needed.items()):
@@ -118,6 +126,9 @@ class GpuMemory:
     async def _free(self) -> dict[int, int]:
         """Returns the free bytes of each device; none if NVML is absent or does not answer."""
         async with self._asking:
+            for needed in self._ended:
+                self._end(needed, is_loaded=True)
+            self._ended.clear()
             try:
                 return await asyncio.wait_for(call_driver(self._read), _ASK_TIMEOUT_S)
             except Exception as error:  # noqa: BLE001  whatever a driver does, models are loaded
