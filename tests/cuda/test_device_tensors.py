@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pytriton.base.dtypes import FP32
+from pytriton.base.dtypes import BYTES, FP32
 from pytriton.base.errors import UnavailableError
 from pytriton.base.messages import DevicePlace, DeviceUse, DeviceWish
 from pytriton.runtime.cuda import driver as cuda_driver
@@ -193,6 +193,21 @@ def execute(model, frame, tensors, outbox, kind=ModelExecution):
     arguments = (model, runs, runtime) if kind is BatchExecution else (model, "m", runs, runtime)
     kind(*arguments, *rest).run(Received(frame, bytearray(), 0, {}))
     return failures
+
+
+@pytest.mark.parametrize("kind", [object, "S4"])
+def test_texts_are_written_to_the_clients_memory(kind):
+    scene = Scene()
+    texts = np.array([["abcd", "efgh"]], kind)
+    model = SimpleNamespace(execute=lambda _: [InferenceResponse([Tensor("y", texts)])])
+    outbox = Outbox()
+    tensors = DeviceTensors(keeps_on_device=False, regions=scene.regions)
+    frame = Execute(1, [1], [], devices={0: DeviceUse({}, {"y": scene.place()})})
+
+    assert execute(model, frame, tensors, outbox) == []
+    assert np.array(scene.content(4), np.float32).tobytes() == b"\4\0\0\0abcd\4\0\0\0efgh"
+    (ref,) = outbox.frames[0].outputs
+    assert (ref.dtype, ref.shape, ref.size) == (BYTES.number, (1, 2), 0)
 
 
 def test_response_that_a_sender_holds_is_written_to_the_clients_memory_before_the_error():

@@ -200,6 +200,10 @@ class DeviceTensor(Tensor):
             "Tensor is stored in GPU and cannot be converted to NumPy. Use to_dlpack() instead."
         )
 
+    def to_wire(self) -> tuple[dtypes.DataType, tuple[int, ...], Any]:
+        array = self._array  # of texts, what stands for those that a client has in its memory
+        return _USUAL.get(array.dtype) or self._datatype(), array.shape, array
+
     def to_dlpack(self) -> Any:
         # Nobody says on which stream the capsule is used.
         wait_for_device(self._array)  # type: ignore[arg-type]  # see above
