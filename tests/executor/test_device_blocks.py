@@ -219,7 +219,8 @@ def test_instance_cannot_invent_why_tensors_were_copied(owner, copied):
 
 
 def spec(**changes):
-    return SimpleNamespace(**{"sequence": None, "response_cache": False, **changes})
+    values = {"sequence": None, "response_cache": False, "platform": "python", **changes}
+    return SimpleNamespace(**values)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +231,7 @@ def spec(**changes):
         ([{"gpu": b"a"}, {"gpu": b"b"}], "other_device", b""),
         ([{}, {"keeps_inputs": False}], "host_inputs", b""),
         ([{"refusal": "sandbox"}], "sandbox", b""),
-        ([], "ensemble", b""),
+        ([], "no_instance", b""),
     ],
 )
 def test_model_takes_tensors_if_all_its_instances_do(loop, facts, reason, gpu):
@@ -243,6 +244,7 @@ def test_model_with_sequences_a_cache_or_other_instances_takes_none(loop, owner)
     assert taking_of(spec(sequence=object()), [owner]).reason == "sequence"
     assert taking_of(spec(response_cache=True), [owner]).reason == "response_cache"
     assert taking_of(spec(), [SimpleNamespace(name="f")]).reason == "instance_kind"
+    assert taking_of(spec(platform="ensemble"), ()).reason == "ensemble"
 
 
 def unopened(block):

@@ -27,6 +27,7 @@ class CopyReason:
     SEQUENCE = "sequence"
     CACHE = "response_cache"
     ENSEMBLE = "ensemble"
+    NO_INSTANCE = "no_instance"  # they have ended, and are being started again
     CANNOT_EXPORT = "cannot_export"  # say, torch's allocator with expandable segments, or a pool
     CANNOT_OPEN = "cannot_open"  # say, another part of a split GPU, or another server of MPS
     CLIENT_REGION = "client_region"  # it is in memory of a client, which may unregister it

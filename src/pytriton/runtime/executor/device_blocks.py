@@ -286,7 +286,8 @@ def taking_of(spec: ModelSpec, instances: Sequence[Instance]) -> Taking:
         is_sequence = spec.sequence is not None
         return Taking(reason=CopyReason.SEQUENCE if is_sequence else CopyReason.CACHE)
     if not instances:
-        return Taking(reason=CopyReason.ENSEMBLE)
+        is_ensemble = spec.platform == "ensemble"
+        return Taking(reason=CopyReason.ENSEMBLE if is_ensemble else CopyReason.NO_INSTANCE)
     gpus = set()
     for instance in instances:
         ledger = ledger_of(instance)
