@@ -131,7 +131,7 @@ def test_output_that_its_owner_has_freed_gives_the_others_back(rig):
     answer = response(a=SMALL, b=SMALL)
     replace_data(answer.outputs, taken)
 
-    with pytest.raises(NotFoundError, match="is gone"):
+    with pytest.raises(UnavailableError, match="is gone"):
         made.sink.on_response(answer, final=True)
     assert owner.lent_count == 0
 

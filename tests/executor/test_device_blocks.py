@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytriton.base import dtypes
-from pytriton.base.errors import InvalidArgumentError, NotFoundError
+from pytriton.base.errors import InvalidArgumentError, UnavailableError
 from pytriton.base.messages import DeviceBytes, DeviceExport, InferTensor
 from pytriton.runtime.executor import device_blocks
 from pytriton.runtime.executor.device_blocks import (
@@ -107,7 +107,7 @@ def test_owner_that_ends_is_told_nothing_and_its_memory_is_closed(loop, owner, r
     owner.device_ledger.close()
 
     assert reader.dropped == [place.number]
-    with pytest.raises(NotFoundError, match="of instance 'owner' is gone"):
+    with pytest.raises(UnavailableError, match="'owner' is gone: its process has ended"):
         reader.device_ledger.lend(block)
     del block
     settle(loop)

@@ -212,7 +212,7 @@ class DeviceLedger:
         """Give a tensor to the instance, until it ends its lease.
 
         Raises:
-            NotFoundError: The process that it is of has ended, or has freed the memory.
+            UnavailableError: The process that it is of has ended.
         """
         device_regions.add_user(block.place, self._instance)
         lease = next(_leases)

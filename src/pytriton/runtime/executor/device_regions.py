@@ -11,7 +11,7 @@ import itertools
 import weakref
 from typing import TYPE_CHECKING, Protocol, cast
 
-from pytriton.base.errors import NotFoundError, UnsupportedError
+from pytriton.base.errors import NotFoundError, UnavailableError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -81,6 +81,7 @@ def use(device: DeviceUse, instance: Instance) -> None:
     Raises:
         UnsupportedError: The instance cannot take it.
         NotFoundError: A region was unregistered after the request came.
+        UnavailableError: The process that a tensor is of has ended.
     """
     # Not `isinstance`, which takes 10 us for a protocol; other instances do not have this.
     if not getattr(instance, "takes_device_memory", False):
@@ -97,12 +98,13 @@ def add_user(place: DevicePlace, instance: DeviceInstance) -> None:
     """Note that an instance is about to get a tensor, and may open its region.
 
     Raises:
-        NotFoundError: A region was unregistered, or the process that it is of has ended.
+        NotFoundError: A region was unregistered.
+        UnavailableError: The process that the tensor is of has ended.
     """
     users = _users.get(place.number)
     if users is None:
         if place.gpu:
-            raise NotFoundError(f"GPU memory {place.region} is gone: its process has freed it")
+            raise UnavailableError(f"GPU memory {place.region} is gone: its process has ended")
         raise NotFoundError(f"Unable to find cuda shared memory region: '{place.region}'")
     if instance is not _last_users.get(place.number):  # most regions are used by one
         users[instance] = None
