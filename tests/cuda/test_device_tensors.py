@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import socket
 from types import SimpleNamespace
 
 import numpy as np
@@ -180,6 +181,47 @@ class Outbox:
         if self._is_broken and isinstance(frame, ResponsesFrame):
             raise OverflowError("can't serialize ints")
         self.frames.append(frame)
+
+
+class Connection:
+    """A worker's outbox, and what the server has read of it."""
+
+    def __init__(self, stack):
+        sockets = [stack.enter_context(sock) for sock in socket_pair()]
+        self.outbox = ResponseOutbox(MemoryChannel(sockets[0], Arena()))
+        self._server = MemoryChannel(sockets[1], Arena())
+
+    def read(self):
+        frames = []
+        while (received := self._server.receive(socket.MSG_DONTWAIT)) is not None:
+            frames.append(received.frame)
+        return frames
+
+
+def test_response_with_lent_memory_comes_before_the_end_of_its_lease(monkeypatch):
+    scene = LentScene(monkeypatch)
+    monkeypatch.setattr(cuda_driver, "load", lambda: scene.driver)
+    with contextlib.ExitStack() as stack:
+        connection = Connection(stack)
+        outbox = connection.outbox
+        tensors = DeviceTensors(keeps_on_device=True, post=outbox.post)
+        runs = BatchRegistry(
+            outbox, None, ["y"], is_decoupled=True, is_batching=True, device=tensors
+        )
+        ref = TensorRef("x", FP32.number, (SIZE // 4,), 0, SIZE)
+        frame = Execute(1, [1], [ref], devices={0: scene.use(7)}, device_wishes={0: DeviceWish()})
+        received = Received(frame, bytearray(), 0, {})
+        (request,) = make_requests(received, BatchRun(runs, frame, 0), runs)
+        sender = request.get_response_sender()
+        sender.send(InferenceResponse([Tensor("y", np.zeros(1, np.float32))]))  # goes at once
+        sender.send(InferenceResponse([Tensor.from_dlpack("y", request.inputs()[0])]))
+        del request
+        gc.collect()
+        outbox.flush()
+        _, passed_on, ended = connection.read()
+
+    assert [item.device["y"].lease for item in passed_on.items] == [7]
+    assert ended.leases == [7]
 
 
 def execute(model, frame, tensors, outbox, kind=ModelExecution):

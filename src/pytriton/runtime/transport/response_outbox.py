@@ -149,8 +149,9 @@ class ResponseOutbox:
             is_due = self._hold_next(started_ns)
             self._items.append(item)
             payload = self._payload
-            # A large response gains nothing by company, and its memory is busy while it waits.
-            is_large = payload.has_views or bool(payload.blocks)
+            # A large response gains nothing by company, and its memory is busy while it waits. One
+            # that passes on GPU memory that was lent must not be overtaken by the end of the lease.
+            is_large = payload.has_views or bool(payload.blocks) or item.device is not None
             is_due = is_due or at_once or is_large or self.is_full
             if is_due or not (self._is_helper_awake.is_set() or self._use_helper()):
                 self._flush()
