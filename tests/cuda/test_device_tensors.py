@@ -40,6 +40,7 @@ from pytriton.runtime.transport.payload import Payload, Received
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.runtime.transport.response_outbox import ResponseOutbox
 from tests.cuda.fake_driver import FakeDriver, FakeMachine
+from tests.cuda.test_bound_functions import ComputedByDLPack
 from tests.cuda.test_open_regions import SIZE, Scene
 
 
@@ -175,6 +176,10 @@ class Outbox:
     def __init__(self, *, is_broken=False):
         self.frames = []
         self._is_broken = is_broken
+        self._arena = Arena()
+
+    def allocate(self, size):
+        return self._arena.allocate(size)
 
     def send(self, make):
         frame = make(Payload(None))
@@ -292,3 +297,20 @@ def test_outputs_of_an_answer_that_cannot_be_encoded_are_given_up(monkeypatch, k
     assert [type(error) for error in failures] == [OverflowError]
     assert isinstance(outbox.frames[0], BatchFailure)
     assert len(scene.tensors._exports) == 0
+
+
+@pytest.mark.parametrize("wishes", [{}, {0: DeviceWish(), 1: DeviceWish()}])
+def test_whole_batch_may_have_an_array_on_the_device_for_each_request(monkeypatch, wishes):
+    scene = LentScene(monkeypatch)
+    monkeypatch.setattr(cuda_driver, "load", lambda: scene.driver)
+    arrays = [np.full((1, columns), columns, np.float32) for columns in (3, 1 << 14)]
+    outputs = [ComputedByDLPack(scene.driver, array) for array in arrays]
+    model = SimpleNamespace(takes_gpu_arrays=True, execute_batch=lambda _: {"y": outputs})
+    outbox = Outbox()
+    frame = Execute(1, [1, 1], [], device_wishes=wishes)
+    failures = execute(model, frame, scene.tensors, outbox, BatchExecution)
+    refs = [item.outputs[0] for item in outbox.frames[0].items]
+
+    assert failures == []
+    assert [ref.shape for ref in refs] == [(1, 3), (1, 1 << 14)]
+    assert len(scene.tensors._exports) == len(wishes)

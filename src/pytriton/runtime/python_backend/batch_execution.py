@@ -190,6 +190,9 @@ def parts_of(output: Any, rows: Sequence[int], *, is_batching: bool) -> Iterator
 
 
 def _imported(value: Any) -> Any:
+    """Returns an output, or each of a list, with arrays of ours in place of those on a GPU."""
+    if isinstance(value, (list, tuple)):
+        return [_imported(each) for each in value]
     if isinstance(value, np.ndarray) or not is_on_gpu(value):
         return value
     return import_array(value)
@@ -302,6 +305,8 @@ class BatchExecution:
 
     def _on_host(self, value: Any) -> Any:
         """Returns an output on the host, a large one where the server reads it."""
+        if isinstance(value, list):
+            return [self._on_host(each) for each in value]
         if not isinstance(value, DeviceArray):
             return value
         memory = self._allocate(value.nbytes)
