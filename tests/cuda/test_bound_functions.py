@@ -145,8 +145,16 @@ def test_device_of_memory_is_found_in_a_context_that_is_there(driver):
     assert driver.active == [1]
 
 
-def test_output_without_elements_needs_no_copy(driver):
-    empty = Computed(driver, np.empty((0, 2), np.float32))
+def test_output_may_have_any_step_along_a_dimension_of_one(driver):
+    array = np.arange(4, dtype=np.float32).reshape(1, 4)
+    row = Computed(driver, array, strides=(40, 4))  # a row of a larger array
+
+    assert np.array_equal(DeviceSide({}).outputs({"y": row}, Payload(None))["y"], array)
+
+
+@pytest.mark.parametrize("strides", [None, (0, 0)])
+def test_output_without_elements_needs_no_copy(driver, strides):
+    empty = Computed(driver, np.empty((0, 2), np.float32), strides=strides)
 
     assert DeviceSide({}).outputs({"y": empty}, Payload(None))["y"].shape == (0, 2)
     assert driver.calls["copy_to_host"] == 0

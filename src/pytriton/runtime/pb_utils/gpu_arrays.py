@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -112,19 +113,19 @@ def _from_cuda(value: Any) -> GpuArray | NDArray[Any]:
     shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
     if from_numpy(dtype) is None or dtype.kind not in "biuf":
         raise ValueError(f"expected an array of one of Triton's types on the GPU, got {dtype}")
-    strides = interface.get("strides")
-    if strides is not None and tuple(strides) != _strides(shape, dtype.itemsize):
-        raise ValueError("expected an array on the GPU that is contiguous, in C order")
     if not prod(shape):
         return np.empty(shape, dtype)
+    strides = interface.get("strides")
+    if strides is not None and not _is_contiguous(shape, strides, dtype.itemsize):
+        raise ValueError("expected an array on the GPU that is contiguous, in C order")
     address = interface["data"][0]
     return GpuArray(address, device_of(address), dtype, shape, value, Order.UNKNOWN)
 
 
-def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    strides = []
-    step = itemsize
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return tuple(reversed(strides))
+def _is_contiguous(shape: tuple[int, ...], strides: Sequence[int], itemsize: int) -> bool:
+    expected = itemsize
+    for size, step in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1 and step != expected:  # no step is taken along a dimension of one
+            return False
+        expected *= size
+    return True
