@@ -19,7 +19,7 @@ from pytriton.runtime.cuda.device_array import DeviceArray, Order
 from pytriton.runtime.cuda.exports import Exports
 from pytriton.runtime.cuda.regions import OpenRegions
 from pytriton.runtime.pb_utils.gpu_arrays import GpuArray
-from pytriton.runtime.pb_utils.response import InferenceResponse
+from pytriton.runtime.pb_utils.response import FINAL, InferenceResponse
 from pytriton.runtime.pb_utils.tensor import DeviceTensor, Tensor
 from pytriton.runtime.python_backend.batch_execution import BatchExecution
 from pytriton.runtime.python_backend.batch_run import BatchRegistry, BatchRun
@@ -272,6 +272,34 @@ def test_response_that_a_sender_holds_is_written_to_the_clients_memory_before_th
 
     assert scene.content(2) == [5, 6]
     assert [ref.size for ref in outbox.frames[0].items[0].outputs] == [0]
+
+
+@pytest.mark.parametrize("is_decoupled", [False, True])
+def test_sender_answers_with_the_error_of_the_clients_memory(is_decoupled):
+    """A model may send from a thread of its own, after `execute` has returned."""
+    scene = Scene()
+    tensors = DeviceTensors(keeps_on_device=False, regions=scene.regions)
+    frame = Execute(1, [1], [], devices={0: DeviceUse({}, {"y": scene.place(size=4)})})
+    with contextlib.ExitStack() as stack:
+        connection = Connection(stack)
+        runs = BatchRegistry(
+            connection.outbox,
+            None,
+            ["y"],
+            is_decoupled=is_decoupled,
+            is_batching=True,
+            device=tensors,
+        )
+        run = BatchRun(runs, frame, 0)
+        (request,) = make_requests(Received(frame, bytearray(), 0, {}), run, runs)
+        run.mark_returned()
+        output = Tensor("y", np.array([[5.0, 6.0]], np.float32))
+        request.get_response_sender().send(InferenceResponse([output]), FINAL)
+        (answer,) = connection.read()
+
+    assert "should be at least 8 bytes" in answer.items[0].error
+    assert answer.items[0].is_final
+    assert runs.open == {}
 
 
 def output_on_device(scene):

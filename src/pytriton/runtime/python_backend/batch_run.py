@@ -12,7 +12,9 @@ import functools
 import threading
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from pytriton.runtime.pb_utils.failures import TritonModelException
+from pytriton.base.errors import ServerError
+from pytriton.runtime.pb_utils.failures import TritonError, TritonModelException
+from pytriton.runtime.pb_utils.response import InferenceResponse
 from pytriton.runtime.python_backend.answers import SENDER_CLOSED, make_item, pack_small
 from pytriton.runtime.python_backend.device_tensors import DeviceTensors
 from pytriton.runtime.python_backend.mailbox import Waiter
@@ -21,7 +23,6 @@ from pytriton.runtime.transport.credit import CreditWindow
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from pytriton.runtime.pb_utils.response import InferenceResponse
     from pytriton.runtime.python_backend.mailbox import Mailbox
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.frames import Cancel, Credit, Execute, ResponseItem
@@ -195,6 +196,17 @@ class BatchRun(ResponseWindows):
             response = self._runs.device.share_outputs(response, names, wish)
         return response
 
+    def _placed_or_failed(self, position: int, response: InferenceResponse) -> InferenceResponse:
+        """Like `placed`, with an error in place of outputs that do not fit where they belong.
+
+        That is not the model's doing, and its sender may be closed, so nobody else would answer.
+        """
+        try:
+            return self.placed(position, response)
+        except ServerError as error:
+            failure = TritonError(error.message, error.code)
+            return InferenceResponse.received([], failure, None)
+
     def end(self) -> None:
         """Mark all requests as answered."""
         self._is_ended = True
@@ -218,7 +230,7 @@ class BatchRun(ResponseWindows):
         window = None
         is_first = False
         if response is not None and self.has_device:
-            response = self.placed(position, response)
+            response = self._placed_or_failed(position, response)
         if response is not None and runs.is_decoupled:
             window = self._windows.get(position) or self._window(position)
             is_first = not window.has_sent
