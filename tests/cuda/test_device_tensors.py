@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import socket
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,6 +19,7 @@ from pytriton.runtime.cuda import driver as cuda_driver
 from pytriton.runtime.cuda.device_array import DeviceArray, Order
 from pytriton.runtime.cuda.exports import Exports
 from pytriton.runtime.cuda.regions import OpenRegions
+from pytriton.runtime.cuda.registration import Registrar
 from pytriton.runtime.pb_utils.gpu_arrays import GpuArray
 from pytriton.runtime.pb_utils.response import FINAL, InferenceResponse
 from pytriton.runtime.pb_utils.tensor import DeviceTensor, Tensor
@@ -26,6 +28,7 @@ from pytriton.runtime.python_backend.batch_run import BatchRegistry, BatchRun
 from pytriton.runtime.python_backend.device_tensors import DeviceTensors, exports_of
 from pytriton.runtime.python_backend.execution import ModelExecution, make_requests
 from pytriton.runtime.python_backend.mailbox import Mailbox
+from pytriton.runtime.transport import memory
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import (
     BatchFailure,
@@ -42,6 +45,7 @@ from pytriton.runtime.transport.response_outbox import ResponseOutbox
 from tests.cuda.fake_driver import FakeDriver, FakeMachine
 from tests.cuda.test_bound_functions import ComputedByDLPack
 from tests.cuda.test_open_regions import SIZE, Scene
+from tests.e2e.waiting import DEADLINE_S
 
 
 def test_first_request_with_gpu_memory_is_told_once():
@@ -56,6 +60,38 @@ def test_first_request_with_gpu_memory_is_told_once():
 
     assert told == ["used"]
     assert not tensor.is_cpu()
+
+
+def test_copy_of_an_input_on_the_host_is_used_again_after_the_work_of_the_device(monkeypatch):
+    """A model may copy it to the device again, and that may take longer than the request."""
+    scene = Scene()
+    monkeypatch.setattr(cuda_driver, "load", lambda: scene.driver)
+    registrar = Registrar(lambda: scene.driver, 1 << 30)
+    monkeypatch.setattr(memory, "observers", [registrar])
+    arena = Arena()
+    tensors = DeviceTensors(keeps_on_device=False, allocate=arena.allocate, regions=scene.regions)
+    with scene.client.using(0):
+        handle = scene.client.export_memory(scene.client.allocate(1 << 20))
+
+    def place_of_input(number):
+        place = scene.place(number, size=1 << 20, handle=handle, region_size=1 << 20)
+        ref = TensorRef("x", FP32.number, (1 << 18,), 0, 1 << 20)
+        (tensor,) = tensors.column(ref, {0: DeviceUse({"x": place}, {})}, [1])
+        return tensor.as_numpy().ctypes.data
+
+    first = place_of_input(1)
+    registrar.look()
+    assert registrar.wait_until_done(DEADLINE_S)
+    scene.driver.gates["drain"] = is_done = threading.Event()
+    assert place_of_input(2) == first  # it was released before the device was used
+    meanwhile = place_of_input(3)
+    is_done.set()
+    assert registrar.wait_until_done(DEADLINE_S)
+    afterwards = place_of_input(4)
+    registrar.stop()
+
+    assert meanwhile != first
+    assert afterwards == first
 
 
 class LentScene:

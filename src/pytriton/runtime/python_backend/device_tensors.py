@@ -190,6 +190,7 @@ class DeviceTensors:
         block = self._allocate(size) if size > INLINE_TENSOR_BYTES else None
         if block is None:
             return Tensor.from_array(ref.name, array.copy())
+        block.is_input = True
         memory = block_bytes(block)[:size]
         write_to_host((array,), memory.data)
         return Tensor.from_array(ref.name, memory.view(array.dtype).reshape(array.shape))

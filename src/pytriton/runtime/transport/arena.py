@@ -54,11 +54,14 @@ MAX_DIRECT_RESERVED_BYTES = DEFAULT_LIMIT_BYTES // 2
 class Block:
     """A part of this process's arena; its memory is free again when the object is deleted."""
 
-    __slots__ = ("__weakref__", "_allocator", "id", "is_unshared", "offset", "segment", "size")
+    __slots__ = (
+        "__weakref__", "_allocator", "id", "is_input", "is_unshared", "offset", "segment", "size",
+    )  # fmt: skip
 
     def __init__(self, allocator: _SegmentAllocator, offset: int, size: int) -> None:
         self.id = next(_numbers)
         self.is_unshared = False  # set by `give_up`
+        self.is_input = False  # a model gets it, so a device may read it when it is gone
         self._allocator = allocator
         self.segment = allocator.segment
         self.offset = offset
@@ -78,7 +81,11 @@ class Block:
 
     def __del__(self) -> None:
         # On whichever thread drops the last reference, possibly inside of an allocation.
-        self._allocator.free(self.offset, self.size)
+        release_later = self.segment.release_later if self.is_input else None
+        if release_later is None:
+            self._allocator.free(self.offset, self.size)
+        else:
+            release_later(functools.partial(self._allocator.free, self.offset, self.size))
 
 
 class RemoteBlock:
