@@ -209,6 +209,25 @@ def test_lease_ends_after_the_work_of_the_device(producer, consumer, monkeypatch
     assert consumer.ended == [1]
 
 
+def test_memory_is_closed_after_the_work_of_the_device(producer, consumer, monkeypatch):
+    registrar = Registrar(lambda: consumer.driver, 1 << 30)
+    monkeypatch.setattr("pytriton.runtime.cuda.regions.observers", [registrar])
+    export, _ = producer.add()
+    array = consumer.lease(export)
+    consumer.regions.drop([export.allocation])
+    consumer.driver.gates["drain"] = is_done = threading.Event()
+    del array
+    gc.collect()
+    closed_before = consumer.driver.calls["close_memory"]
+    is_done.set()
+
+    assert registrar.wait_until_done(30)
+    registrar.stop()
+    assert closed_before == 0
+    assert consumer.driver.opened[producer.address] == 0
+    assert consumer.driver.retained[0] == 0
+
+
 def test_lease_without_a_thread_waits_for_the_device(producer, consumer):
     array = consumer.lease(producer.add()[0])
     del array

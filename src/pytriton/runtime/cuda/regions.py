@@ -49,8 +49,37 @@ def _words(place: DevicePlace) -> str:
     return f"CUDA shared memory region '{place.region}'"
 
 
+def _after_work(driver: Driver, device: int, then: Callable[[], None]) -> None:
+    """Call `then` after all that the GPU was asked for until now; for finalizers."""
+    if observers:
+        observers[0].release_after_work(then)
+        return
+    try:
+        with driver.using(device):
+            driver.synchronize()
+    except CudaError as error:  # the memory cannot be read any more, either
+        logger.debug("GPU memory is given back after an error: %s", error)
+    then()
+
+
+def _close(driver: Driver, device: int, address: int, words: str) -> None:
+    """Close a region, if it is open, and release its context."""
+    try:
+        try:
+            if address:
+                with driver.using(device):
+                    driver.close_memory(address)
+        finally:
+            driver.release_context(device)
+    except CudaError as error:
+        logger.warning("%s cannot be closed: %s", words, error)
+
+
 class OpenRegion:
-    """A region that this process has opened; it is closed when nothing refers to it any more."""
+    """A region that this process has opened; it is closed when nothing refers to it any more.
+
+    What reads it may run after the last tensor on it is gone, so the GPU is waited for before.
+    """
 
     __slots__ = ("_has_context", "_words", "address", "device", "driver", "size")
 
@@ -80,16 +109,12 @@ class OpenRegion:
             )
 
     def __del__(self) -> None:
-        try:
-            try:
-                if self.address:
-                    with self.driver.using(self.device):
-                        self.driver.close_memory(self.address)
-            finally:
-                if self._has_context:
-                    self.driver.release_context(self.device)
-        except CudaError as error:
-            logger.warning("%s cannot be closed: %s", self._words, error)
+        driver, device = self.driver, self.device
+        close = functools.partial(_close, driver, device, self.address, self._words)
+        if self.address:
+            _after_work(driver, device, close)
+        elif self._has_context:
+            close()
 
 
 class Lease:
@@ -109,17 +134,8 @@ class Lease:
         self._end = end
 
     def __del__(self) -> None:
-        end = functools.partial(self._end, self.number)
-        if observers:
-            observers[0].release_after_work(end)
-            return
-        driver = self.region.driver
-        try:
-            with driver.using(self.region.device):
-                driver.synchronize()
-        except CudaError as error:  # the memory cannot be read any more, either
-            logger.debug("GPU memory is given back after an error: %s", error)
-        end()
+        region = self.region
+        _after_work(region.driver, region.device, functools.partial(self._end, self.number))
 
 
 class OpenRegions:
