@@ -179,6 +179,23 @@ def test_tensors_of_the_same_name_go_through_the_host(monkeypatch):
     assert exports_of(shared) == {"z": alone.to_wire()[2].export}
 
 
+def test_tensor_that_is_passed_on_keeps_the_lease_that_it_names(monkeypatch):
+    """Memory that was lent for two requests has two leases, and a response may wait to be sent."""
+    scene = LentScene(monkeypatch)
+    ref = TensorRef("x", FP32.number, (SIZE // 4,), 0, SIZE)
+    first, second = (scene.tensors.column(ref, {0: scene.use(n)}, [1]) for n in (1, 2))
+    shared = scene.tensors.share(second, ["x"], bytes(16))
+    named = exports_of(shared)["x"].lease
+    del first, second
+    gc.collect()
+    ended = list(scene.ended)
+    del shared
+    gc.collect()
+
+    assert named not in ended
+    assert sorted(scene.ended) == [1, 2]
+
+
 def test_what_messages_end_ends_when_the_mailbox_is_not_locked(monkeypatch):
     scene = LentScene(monkeypatch)
     monkeypatch.setattr(cuda_driver, "load", lambda: scene.driver)

@@ -251,9 +251,10 @@ def test_allocation_is_opened_once_for_all_leases(producer, consumer):
     arrays = [consumer.lease(producer.add(16 * number)[0], number + 1) for number in range(3)]
 
     assert consumer.driver.calls["open_memory"] == 1
-    assert consumer.regions.lease_at(arrays[1]) == (2, 0)
+    assert consumer.regions.lease_at(arrays[1]) == (arrays[1].owner, 0)
+    assert arrays[1].owner.number == 2
     part = DeviceArray(arrays[1].address + 4, 0, FLOAT, (3,), None)
-    assert consumer.regions.lease_at(part) == (2, 4)
+    assert consumer.regions.lease_at(part) == (arrays[1].owner, 4)
     beyond = DeviceArray(arrays[1].address + 4, 0, FLOAT, (4,), None)
     assert consumer.regions.lease_at(beyond) is None
     assert consumer.regions.is_open_at(beyond)

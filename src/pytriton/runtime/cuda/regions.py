@@ -209,8 +209,11 @@ class OpenRegions:
         """Returns whether a tensor is on memory that was lent under this number."""
         return number in self._leases
 
-    def lease_at(self, array: DeviceArray) -> tuple[int, int] | None:
-        """Returns the lease of the memory that an array is in, and where; None if it is no such."""
+    def lease_at(self, array: DeviceArray) -> tuple[Lease, int] | None:
+        """Returns a lease of the memory that an array is in, and where; None if there is none.
+
+        The same memory may have been lent several times, so it need not be that of the array.
+        """
         end = array.address + array.nbytes
         # Not `values()`, which fails if another thread adds one meanwhile.
         for reference in self._leases.valuerefs():
@@ -218,7 +221,7 @@ class OpenRegions:
             if lease is None:
                 continue
             if lease.address <= array.address and end <= lease.address + lease.size:
-                return lease.number, array.address - lease.address
+                return lease, array.address - lease.address
         return None
 
     def is_open_at(self, array: DeviceArray) -> bool:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pytriton.base.messages import DevicePlace, DeviceUse, DeviceWish
+    from pytriton.runtime.cuda.regions import Lease
     from pytriton.runtime.pb_utils.memory import PreferredMemory
     from pytriton.runtime.transport.arena import Block
     from pytriton.runtime.transport.channel import Received
@@ -70,9 +71,9 @@ class SharedArray(PlacedArray):
     export: DeviceExport
 
     @classmethod
-    def exported(cls, array: DeviceArray, export: DeviceExport) -> SharedArray:
-        """Returns what is sent in place of an array."""
-        self = cls(0, 0, array.dtype, array.shape, None)
+    def exported(cls, array: DeviceArray, export: DeviceExport, lease: Lease | None) -> SharedArray:
+        """Returns what is sent in place of an array; it keeps the lease that the export names."""
+        self = cls(0, 0, array.dtype, array.shape, lease)
         self.export = export
         return self
 
@@ -272,13 +273,13 @@ class DeviceTensors:
         if not isinstance(array, DeviceArray) or isinstance(array, PlacedArray):
             return tensor
         try:
-            export = self._export(array, gpu)
+            export, lease = self._export(array, gpu)
         except NotShareableError as error:
             self.count_copy(error.reason)
             return tensor
-        return DeviceTensor.of_device(tensor.name(), SharedArray.exported(array, export))
+        return DeviceTensor.of_device(tensor.name(), SharedArray.exported(array, export, lease))
 
-    def _export(self, array: DeviceArray, gpu: bytes) -> DeviceExport:
+    def _export(self, array: DeviceArray, gpu: bytes) -> tuple[DeviceExport, Lease | None]:
         found = self._regions.lease_at(array)
         if found is not None:
             try:
@@ -286,10 +287,10 @@ class DeviceTensors:
             except ServerError as error:
                 raise NotShareableError(CopyReason.DRIVER_ERROR) from error
             lease, offset = found
-            return DeviceExport(0, array.nbytes, offset, lease=lease)
+            return DeviceExport(0, array.nbytes, offset, lease=lease.number), lease
         if self._regions.is_open_at(array):
             raise NotShareableError(CopyReason.CLIENT_REGION)
-        return self._exports.add(array, gpu)
+        return self._exports.add(array, gpu), None
 
     def _tell_gone(self, allocations: list[int]) -> None:
         self._post(DeviceNotes(gone=allocations))
