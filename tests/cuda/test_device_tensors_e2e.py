@@ -113,6 +113,23 @@ CANNOT = device_code('return upload("Y", values(x) * 2)').replace(
     "        self.name",
     '        library.fake_cuda_fail(b"cuIpcOpenMemHandle_v2", 1)\n        self.name',
 )
+# Calls another model, which it awaits.
+AWAITING = (
+    HEADER[: HEADER.index("    def execute")]
+    + """
+    async def execute(self, requests):
+        return [await self.answer(request.inputs()[0].as_numpy()) for request in requests]
+
+    async def answer(self, data):
+        request = pb_utils.InferenceRequest(
+            inputs=[upload("X", data)], requested_output_names=["Y"], model_name="cannot_awaited")
+        response = await request.async_exec()
+        if response.has_error():
+            raise pb_utils.TritonModelException(response.error().message())
+        tensor = response.output_tensors()[0]
+        return pb_utils.InferenceResponse([pb_utils.Tensor("Y", values(tensor))])
+"""
+)
 # Answers with the number of requests that it got together.
 COUNTING = device_code('return upload("Y", values(x) * 0 + self.count)').replace(
     "    def execute(self, requests):\n",
@@ -142,6 +159,8 @@ REPOSITORY = {
     "caller": model(device_code(CALLER)),
     "cannot": model(CANNOT, config(ON_DEVICE)),
     "cannot_either": model(CANNOT, config(ON_DEVICE)),
+    "cannot_awaited": model(CANNOT, config(ON_DEVICE)),
+    "awaits_cannot": model(AWAITING),
     "to_cannot": ensemble("make", "cannot_either"),
     "dies": model(device_code("os._exit(3)"), config(ON_DEVICE)),
     "cached": model(
@@ -270,6 +289,13 @@ def test_ensemble_whose_memory_cannot_be_opened_goes_through_the_host_from_then_
         server.infer("to_cannot", 1.0)
 
     assert server.infer("to_cannot", 1.0) == [4.0]
+
+
+def test_call_after_an_awaited_one_whose_memory_cannot_be_opened_goes_through_the_host(server):
+    with pytest.raises(InferFailedError, match="cannot be opened"):
+        server.infer("awaits_cannot", 1.0)
+
+    assert server.infer("awaits_cannot", 1.0) == [2.0]
 
 
 def answers(server, command):

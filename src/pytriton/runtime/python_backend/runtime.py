@@ -83,8 +83,8 @@ class BlsCall(MessageInbox):
     """A running call of another model."""
 
     __slots__ = (
-        "_connection", "_device", "_is_abandoned", "_is_decoupled", "_number", "_preferred",
-        "_uncredited", "_wake", "is_over",
+        "_connection", "_device", "_is_abandoned", "_is_decoupled", "_number", "_on_failure",
+        "_preferred", "_uncredited", "_wake", "is_over",
     )  # fmt: skip
 
     def __init__(
@@ -94,8 +94,10 @@ class BlsCall(MessageInbox):
         is_decoupled: bool,
         device: DeviceTensors | None = None,
         preferred: PreferredMemory | None = None,
+        on_failure: Callable[[], object] | None = None,
     ) -> None:
         super().__init__()
+        self._on_failure = on_failure  # called with each error that is received
         self._device = device  # None: this process does not use GPU memory of others
         self._preferred = preferred
         self.is_over = False
@@ -132,6 +134,8 @@ class BlsCall(MessageInbox):
             self._end()
         else:
             self._credit()
+        if reply.error is not None and self._on_failure is not None:
+            self._on_failure()
         response = _response(received, reply, self._device)
         if self._preferred is not None and self._device is not None:
             return self._device.moved(response, self._preferred)
@@ -382,7 +386,14 @@ class WorkerRuntime:
             inputs = self._shared_inputs(request, device)
 
         def start(tensors: list[Tensor] | None) -> InferenceCall:
-            call = BlsCall(connection, is_decoupled=decoupled, device=device, preferred=preferred)
+            call = BlsCall(
+                connection,
+                is_decoupled=decoupled,
+                device=device,
+                preferred=preferred,
+                # It may be that the model cannot open them, and does not take any more of them.
+                on_failure=None if tensors is None else lambda: self._forget_taking(request),
+            )
             try:
                 call.start(request, self._origin(connection, is_awaited=is_awaited), tensors)
             except ServerError as error:
@@ -396,7 +407,7 @@ class WorkerRuntime:
 
     def _is_closed(self, request: InferenceRequest) -> bool:
         """Returns whether a model takes GPU memory no more, as it could not open some."""
-        return self._taking(request, is_fresh=True)[1] == CopyReason.CANNOT_OPEN
+        return self._taking(request)[1] == CopyReason.CANNOT_OPEN
 
     def _shared_inputs(
         self, request: InferenceRequest, device: DeviceTensors
@@ -411,12 +422,15 @@ class WorkerRuntime:
                 device.count_copy(reason)
         return None
 
-    def _taking(self, request: InferenceRequest, *, is_fresh: bool = False) -> tuple[bytes, str]:
+    def _forget_taking(self, request: InferenceRequest) -> None:
+        self._takings.pop((request.model_name, request.model_version), None)
+
+    def _taking(self, request: InferenceRequest) -> tuple[bytes, str]:
         """Returns on which GPU a model takes inputs, or why it takes none there."""
         key = (request.model_name, request.model_version)
         now = time.monotonic()
         known = self._takings.get(key)
-        if known is None or is_fresh or now - known[0] > _TAKING_S:
+        if known is None or now - known[0] > _TAKING_S:
             version = "" if request.model_version < 0 else str(request.model_version)
             facts = self.call("device_taking", name=request.model_name, version=version)
             known = self._takings[key] = (now, facts["gpu"], facts["reason"])
