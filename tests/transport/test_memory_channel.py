@@ -181,6 +181,20 @@ def test_release_is_told_at_once_while_waiting(ends: Ends) -> None:
     assert "lent=0" in repr(left)
 
 
+def test_pages_that_the_peer_may_have_pinned_are_not_given_back(ends: Ends) -> None:
+    """A GPU would read the old ones in all later messages."""
+    left, right = ends
+    send_array(left, np.ones(MIB, np.float32))
+    receive_array(right)
+    right.send_memory_update()
+    left.receive()
+    view = arena.block_bytes(left.arena.allocate(4 * MIB))
+    assert (view.view(np.float32) == 1).all()  # it is the memory of the message
+    arena.forget(view.data)
+
+    assert (view.view(np.float32) == 1).all()
+
+
 def test_block_that_goes_back_as_an_answer_is_given_up_after_it(
     ends: Ends,
 ) -> None:

@@ -147,6 +147,7 @@ class Mapping:
     process.
 
     Attributes:
+        is_shared: Another process has got it, and may have pinned its pages for a device.
         release_later: What calls a function that releases a block of the region, when a device does
             not read the block any more; None: releases need not wait.
     """
@@ -157,6 +158,7 @@ class Mapping:
         "address",
         "descriptor",
         "id",
+        "is_shared",
         "release_later",
         "size",
     )
@@ -171,6 +173,7 @@ class Mapping:
         self.address: int = self._array.__array_interface__["data"][0]
         self.size = size
         self.id = next(_numbers)
+        self.is_shared = False
         self.release_later: Callable[[Callable[[], None]], None] | None = None
         for observer in observers:
             observer.on_mapped(self)
@@ -180,7 +183,13 @@ class Mapping:
         return self._array.data[offset : offset + size]
 
     def forget(self, offset: int, size: int) -> None:
-        """Give the pages of a part back to the system, where that is possible; they become 0."""
+        """Give the pages of a part back to the system, where that is possible; they become 0.
+
+        Not those of a region that is shared: a device for which another process has pinned pages
+        reads these ever after, and not those that take their place.
+        """
+        if self.is_shared:
+            return
         base: Any = self._array.base
         region = base.obj if isinstance(base, memoryview) else base
         start = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE

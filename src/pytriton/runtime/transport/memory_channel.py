@@ -256,6 +256,7 @@ class BlockTracker:
         self._mappings.clear()  # arrays that are in use keep their mappings
 
     def _add_segment(self, segment: Segment | ReceivedSegment, *, is_foreign: bool) -> None:
+        segment.is_shared = True
         self._known_segments.add(segment.id)
         if is_foreign:  # the peer is told when our mapping is gone
             segment_id = segment.id
