@@ -380,6 +380,18 @@ def test_outputs_of_an_answer_that_cannot_be_encoded_are_given_up(monkeypatch, k
     assert len(scene.tensors._exports) == 0
 
 
+@pytest.mark.parametrize("wishes", [{}, {0: DeviceWish()}])
+def test_scalar_of_a_whole_batch_keeps_its_shape(monkeypatch, wishes):
+    scene = LentScene(monkeypatch)
+    outputs = {"y": [np.array(1, np.float32)]}
+    model = SimpleNamespace(takes_gpu_arrays=True, execute_batch=lambda _: outputs)
+    outbox = Outbox()
+    frame = Execute(1, [1], [], device_wishes=wishes)
+    execute(model, frame, scene.tensors, outbox, BatchExecution)
+
+    assert [ref.shape for ref in outbox.frames[0].items[0].outputs] == [()]
+
+
 @pytest.mark.parametrize("wishes", [{}, {0: DeviceWish(), 1: DeviceWish()}])
 def test_whole_batch_may_have_an_array_on_the_device_for_each_request(monkeypatch, wishes):
     scene = LentScene(monkeypatch)

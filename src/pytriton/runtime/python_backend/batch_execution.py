@@ -201,7 +201,8 @@ def _imported(value: Any) -> Any:
 def _tensor(name: str, array: Any) -> Tensor:
     if isinstance(array, DeviceArray):
         return DeviceTensor.of_device(name, array)
-    return Tensor.from_array(name, np.ascontiguousarray(array))
+    # Not `ascontiguousarray`, which gives a scalar a dimension.
+    return Tensor.from_array(name, np.asarray(array, order="C"))
 
 
 class BatchExecution:
