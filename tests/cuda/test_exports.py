@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -235,6 +237,30 @@ def test_lease_without_a_thread_waits_for_the_device(producer, consumer):
 
     assert consumer.driver.calls["synchronize"] == 1
     assert consumer.ended == [1]
+
+
+def test_forked_process_leaves_memory_to_its_parent(producer, consumer):
+    export, _ = producer.add()
+    array = consumer.lease(export)
+    copy = device_array.copy_to_device(np.ones(2, np.float32), 0)
+    logs = [producer.driver.log, consumer.driver.log]
+    before = [len(log) for log in logs]
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads beside a fork
+        pid = os.fork()
+    if pid == 0:
+        consumer.regions.drop([export.allocation])
+        del array, copy
+        gc.collect()
+        os.write(writer, repr([log[at:] for log, at in zip(logs, before, strict=True)]).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        calls = answer.read()
+    os.waitpid(pid, 0)
+
+    assert calls == "[[], []]"
 
 
 @pytest.mark.parametrize("call", ["synchronize", "using"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import logging
+import os
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -175,10 +176,11 @@ def _copy_to_host(target: int, array: DeviceArray) -> None:
 class DeviceMemory:
     """Memory of a device that is ours; freed when nothing refers to it any more."""
 
-    __slots__ = ("_driver", "address", "device")
+    __slots__ = ("_driver", "_process", "address", "device")
 
     def __init__(self, driver: Driver, device: int, size: int) -> None:
         self._driver = driver
+        self._process = os.getpid()
         self.device = device
         self.address = 0  # until it is allocated
         driver.retain_context(device)  # it would end with the context
@@ -190,7 +192,7 @@ class DeviceMemory:
             raise
 
     def __del__(self) -> None:
-        if not self.address:
+        if not self.address or self._process != os.getpid():  # the driver is dead after a fork
             return
         try:
             try:

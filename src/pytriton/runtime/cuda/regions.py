@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -81,9 +82,10 @@ class OpenRegion:
     What reads it may run after the last tensor on it is gone, so the GPU is waited for before.
     """
 
-    __slots__ = ("_has_context", "_words", "address", "device", "driver", "size")
+    __slots__ = ("_has_context", "_process", "_words", "address", "device", "driver", "size")
 
     def __init__(self, driver: Driver, place: DevicePlace) -> None:
+        self._process = os.getpid()
         self.driver = driver
         self.device = place.device
         self._words = _words(place)
@@ -108,7 +110,14 @@ class OpenRegion:
                 f"has {room}"
             )
 
+    @property
+    def is_of_parent(self) -> bool:
+        """Whether this process was forked after it was opened: its driver is dead."""
+        return self._process != os.getpid()
+
     def __del__(self) -> None:
+        if self.is_of_parent:
+            return
         driver, device = self.driver, self.device
         close = functools.partial(_close, driver, device, self.address, self._words)
         if self.address:
@@ -135,6 +144,8 @@ class Lease:
 
     def __del__(self) -> None:
         region = self.region
+        if region.is_of_parent:
+            return
         _after_work(region.driver, region.device, functools.partial(self._end, self.number))
 
 
