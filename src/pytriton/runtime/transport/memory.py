@@ -118,7 +118,7 @@ def _is_sealed(descriptor: int) -> bool:
 
 
 class MappingObserver(Protocol):
-    """Hears of the shared memory of this process. Its methods must not wait."""
+    """Hears of the shared memory of this process. Its methods must not wait, but for the last."""
 
     def on_mapped(self, mapping: Mapping) -> None:
         """A region was mapped."""
@@ -133,7 +133,7 @@ class MappingObserver(Protocol):
         """A tensor has come that is in memory of a device, of another process."""
 
     def release_after_work(self, release: Callable[[], None]) -> None:
-        """Call `release` after all work that devices were asked for until now."""
+        """Call `release` after all work that devices were asked for until now; may wait for it."""
 
 
 # At most one, in processes that run models: it tells CUDA about their memory.
