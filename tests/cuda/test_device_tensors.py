@@ -327,32 +327,45 @@ def test_response_that_a_sender_holds_is_written_to_the_clients_memory_before_th
     assert [ref.size for ref in outbox.frames[0].items[0].outputs] == [0]
 
 
-@pytest.mark.parametrize("is_decoupled", [False, True])
-def test_sender_answers_with_the_error_of_the_clients_memory(is_decoupled):
-    """A model may send from a thread of its own, after `execute` has returned."""
-    scene = Scene()
-    tensors = DeviceTensors(keeps_on_device=False, regions=scene.regions)
-    frame = Execute(1, [1], [], devices={0: DeviceUse({}, {"y": scene.place(size=4)})})
+def answer_of_sender(tensors, frame, output, *, is_decoupled):
+    """The answer of a model that sends it after `execute` has returned, say, from a thread."""
     with contextlib.ExitStack() as stack:
         connection = Connection(stack)
-        runs = BatchRegistry(
-            connection.outbox,
-            None,
-            ["y"],
-            is_decoupled=is_decoupled,
-            is_batching=True,
-            device=tensors,
-        )
+        options = {"is_decoupled": is_decoupled, "is_batching": True, "device": tensors}
+        runs = BatchRegistry(connection.outbox, None, ["y"], **options)
         run = BatchRun(runs, frame, 0)
         (request,) = make_requests(Received(frame, bytearray(), 0, {}), run, runs)
         run.mark_returned()
-        output = Tensor("y", np.array([[5.0, 6.0]], np.float32))
-        request.get_response_sender().send(InferenceResponse([output]), FINAL)
-        (answer,) = connection.read()
-
-    assert "should be at least 8 bytes" in answer.items[0].error
-    assert answer.items[0].is_final
+        sender = request.get_response_sender()
+        sender.send(InferenceResponse([output]))
+        sender.send(flags=FINAL)
+        items = [item for answer in connection.read() for item in answer.items]
     assert runs.open == {}
+    assert items[-1].is_final
+    return items[0]
+
+
+@pytest.mark.parametrize("is_decoupled", [False, True])
+def test_sender_answers_with_the_error_of_the_clients_memory(is_decoupled):
+    scene = Scene()
+    tensors = DeviceTensors(keeps_on_device=False, regions=scene.regions)
+    frame = Execute(1, [1], [], devices={0: DeviceUse({}, {"y": scene.place(size=4)})})
+    output = Tensor("y", np.array([[5.0, 6.0]], np.float32))
+    item = answer_of_sender(tensors, frame, output, is_decoupled=is_decoupled)
+
+    assert "should be at least 8 bytes" in item.error
+
+
+@pytest.mark.parametrize("is_decoupled", [False, True])
+def test_sender_answers_with_the_error_of_a_driver_that_has_failed(monkeypatch, is_decoupled):
+    scene = LentScene(monkeypatch)
+    monkeypatch.setattr(cuda_driver, "load", lambda: scene.driver)
+    output = DeviceTensor.of_device("y", output_on_device(scene))
+    scene.driver.failing["copy_to_host"] = cuda_driver.LAUNCH_FAILED
+    frame = Execute(1, [1], [])
+    item = answer_of_sender(scene.tensors, frame, output, is_decoupled=is_decoupled)
+
+    assert "could not be copied" in item.error
 
 
 def output_on_device(scene):

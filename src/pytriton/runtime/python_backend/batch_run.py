@@ -196,17 +196,6 @@ class BatchRun(ResponseWindows):
             response = self._runs.device.share_outputs(response, names, wish)
         return response
 
-    def _placed_or_failed(self, position: int, response: InferenceResponse) -> InferenceResponse:
-        """Like `placed`, with an error in place of outputs that do not fit where they belong.
-
-        That is not the model's doing, and its sender may be closed, so nobody else would answer.
-        """
-        try:
-            return self.placed(position, response)
-        except ServerError as error:
-            failure = TritonError(error.message, error.code)
-            return InferenceResponse.received([], failure, None)
-
     def end(self) -> None:
         """Mark all requests as answered."""
         self._is_ended = True
@@ -227,10 +216,27 @@ class BatchRun(ResponseWindows):
             )
         if not self.is_open(position):
             raise TritonModelException(SENDER_CLOSED)
+        try:
+            self._respond(position, response, is_final=is_final)
+        except ServerError as error:
+            # There is no room, or the driver has failed. That is not the model's doing, and its
+            # sender may be closed, so nobody else would answer.
+            failure = TritonError(error.message, error.code)
+            failed = InferenceResponse.received([], failure, None)
+            self._respond(position, failed, is_final=is_final)
+        if is_final:
+            self._closed.add(position)
+            if self._is_returned:
+                self._end_if_answered()
+
+    def _respond(
+        self, position: int, response: InferenceResponse | None, *, is_final: bool
+    ) -> None:
+        runs = self._runs
         window = None
         is_first = False
         if response is not None and self.has_device:
-            response = self._placed_or_failed(position, response)
+            response = self.placed(position, response)
         if response is not None and runs.is_decoupled:
             window = self._windows.get(position) or self._window(position)
             is_first = not window.has_sent
@@ -246,10 +252,6 @@ class BatchRun(ResponseWindows):
                 return
         make = functools.partial(self._make_item, position, response, window, is_final)
         runs.outbox.respond(make, self.started_ns, at_once=is_final or is_first)
-        if is_final:
-            self._closed.add(position)
-            if self._is_returned:
-                self._end_if_answered()
 
     def is_cancelled(self, position: int) -> bool:
         """Returns whether a request was cancelled."""
