@@ -113,6 +113,12 @@ def test_error_of_the_driver_lets_a_tensor_go_through_the_host(producer, call):
     assert reason_of(producer.exports, producer.array(order=Order.UNKNOWN)) == "driver_error"
 
 
+def test_failed_assertion_of_a_kernel_is_no_property_of_an_allocation(producer):
+    producer.driver.failing["export_memory"] = cuda_driver.ASSERT
+
+    assert reason_of(producer.exports, producer.array()) == "driver_error"
+
+
 def test_missing_driver_lets_a_tensor_go_through_the_host(producer, monkeypatch):
     monkeypatch.undo()  # the fake of the fixture
     monkeypatch.setattr(cuda_driver, "LIBRARY", "libnone.so.1")

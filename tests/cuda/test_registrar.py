@@ -367,11 +367,12 @@ def test_blocks_wait_for_the_gpu_also_if_no_page_can_be_pinned_for_that(active, 
     assert active.registrar.state is RegistrarState.ACTIVE
 
 
-def test_blocks_are_released_although_the_driver_is_dead(active, channels):
+@pytest.mark.parametrize("code", [cuda_driver.ILLEGAL_ADDRESS, cuda_driver.ASSERT])
+def test_blocks_are_released_although_the_driver_is_dead(active, channels, code):
     ours, theirs = channels
     received = message_with_block(ours, theirs)
     active.settle()
-    active.driver.failing["drain"] = cuda_driver.ILLEGAL_ADDRESS
+    active.driver.failing["drain"] = code
     del received
     active.settle()
 

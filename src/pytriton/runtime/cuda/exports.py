@@ -134,7 +134,7 @@ class Exports:
         try:
             handle = driver.export_memory(base)
         except CudaError as error:
-            if error.code in (cuda_driver.LAUNCH_FAILED, cuda_driver.ILLEGAL_ADDRESS):
+            if error.code in cuda_driver.KERNEL_ERRORS:
                 raise
             logger.info("%d bytes of GPU memory cannot be shared with others: %s", size, error)
             handle = b""

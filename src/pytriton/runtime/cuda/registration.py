@@ -48,17 +48,13 @@ _STOP_DEADLINE_S = 1.0
 _GATHER_S = 0.001
 
 # The process or its context cannot use CUDA any more: nothing is registered, and nothing will be.
-_FATAL = frozenset(
-    {
-        cuda_driver.NOT_INITIALIZED,
-        cuda_driver.DEINITIALIZED,
-        cuda_driver.NO_DEVICE,
-        cuda_driver.INVALID_CONTEXT,
-        cuda_driver.ILLEGAL_ADDRESS,
-        cuda_driver.CONTEXT_IS_DESTROYED,
-        cuda_driver.LAUNCH_FAILED,
-    }
-)
+_FATAL = cuda_driver.KERNEL_ERRORS | {
+    cuda_driver.NOT_INITIALIZED,
+    cuda_driver.DEINITIALIZED,
+    cuda_driver.NO_DEVICE,
+    cuda_driver.INVALID_CONTEXT,
+    cuda_driver.CONTEXT_IS_DESTROYED,
+}
 
 
 class SegmentState(enum.Enum):
