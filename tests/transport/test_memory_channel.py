@@ -13,7 +13,7 @@ import pytest
 
 from pytriton.base.dtypes import BYTES, FP32, encode_bytes
 from pytriton.base.errors import UnavailableError
-from pytriton.runtime.transport import arena
+from pytriton.runtime.transport import arena, memory
 from pytriton.runtime.transport.arena import Arena, find_unshared_remote_block
 from pytriton.runtime.transport.channel import Received
 from pytriton.runtime.transport.frames import Cancel, Execute, MemoryFrame
@@ -181,8 +181,12 @@ def test_release_is_told_at_once_while_waiting(ends: Ends) -> None:
     assert "lent=0" in repr(left)
 
 
-def test_pages_that_the_peer_may_have_pinned_are_not_given_back(ends: Ends) -> None:
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_pages_that_the_peer_may_have_pinned_are_not_given_back(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch, has_gpu: bool
+) -> None:
     """A GPU would read the old ones in all later messages."""
+    monkeypatch.setattr(memory, "may_have_gpu", lambda: has_gpu)
     left, right = ends
     send_array(left, np.ones(MIB, np.float32))
     receive_array(right)
@@ -191,8 +195,23 @@ def test_pages_that_the_peer_may_have_pinned_are_not_given_back(ends: Ends) -> N
     view = arena.block_bytes(left.arena.allocate(4 * MIB))
     assert (view.view(np.float32) == 1).all()  # it is the memory of the message
     arena.forget(view.data)
+    is_kept = bool((view.view(np.float32) == 1).all())
 
-    assert (view.view(np.float32) == 1).all()
+    # The file system of an unlinked file may not be able to give pages back.
+    assert is_kept if has_gpu else not is_kept or memory.is_portable_forced()
+
+
+def test_machine_has_a_gpu_if_it_has_a_device_of_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    device = tmp_path / "nvidiactl"
+    monkeypatch.setattr(memory, "_GPU_DEVICES", (str(device),))
+    find = memory.may_have_gpu.__wrapped__  # without what is known of this machine
+    before = find()
+    device.touch()
+
+    assert not before
+    assert find()
 
 
 def test_block_that_goes_back_as_an_answer_is_given_up_after_it(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import itertools
 import mmap
 import os
@@ -45,6 +46,12 @@ _F_SEAL_GROW = 4
 _MFD_CLOEXEC = 1
 _MFD_ALLOW_SEALING = 2
 _NAME = "pytriton"
+_GPU_DEVICES = (
+    "/dev/nvidiactl",
+    "/dev/nvhost-ctrl",
+    "/dev/nvmap",
+    "/dev/dxg",
+)  # servers, Jetson, WSL
 # With this, mmap does not keep a second file descriptor for each mapping.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 _numbers = itertools.count(1)
@@ -53,6 +60,12 @@ _numbers = itertools.count(1)
 def is_portable_forced() -> bool:
     """Returns whether Linux-only features must not be used."""
     return os.environ.get(PORTABLE_SETTING, "") not in ("", "0")
+
+
+@functools.cache
+def may_have_gpu() -> bool:
+    """Returns whether processes of this machine may use a GPU of NVIDIA."""
+    return any(map(os.path.exists, _GPU_DEVICES))
 
 
 def has_sealed_memory() -> bool:
@@ -185,10 +198,10 @@ class Mapping:
     def forget(self, offset: int, size: int) -> None:
         """Give the pages of a part back to the system, where that is possible; they become 0.
 
-        Not those of a region that is shared: a device for which another process has pinned pages
-        reads these ever after, and not those that take their place.
+        Not those that another process may have pinned for a GPU, which reads these ever after, and
+        not those that take their place.
         """
-        if self.is_shared:
+        if self.is_shared and may_have_gpu():
             return
         base: Any = self._array.base
         region = base.obj if isinstance(base, memoryview) else base
