@@ -11,6 +11,7 @@ import pytest
 
 from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.runtime.framework_backends.pytorch import library
+from pytriton.runtime.framework_backends.pytorch.configuration import TensorEntry
 from pytriton.runtime.framework_backends.pytorch.modules import find_module_class
 from pytriton.testing import Request
 from tests.framework_backends.pytorch.torch_models import (
@@ -176,6 +177,23 @@ def test_strings_are_refused(tmp_path):
         loaded(tmp_path, CODE, settings((tensor("A", "STRING"), "B")), "model.py"),
     ):
         pass
+
+
+class OnGpu(torch.Tensor):
+    """A tensor that says so."""
+
+    is_cuda = True
+
+
+def test_output_that_stays_on_a_gpu_does_not_change_with_what_the_model_keeps():
+    converter = library.TensorConverter(torch, None, [TensorEntry("Y", "TYPE_FP32")])
+    converter.keeps_on_gpu = True
+    buffer = torch.ones(2, 3).T.as_subclass(OnGpu)
+    output = converter.outputs([buffer], {"Y": 0}, ["Y"])["Y"]
+    buffer += 1
+
+    assert (output == 1).all()
+    assert output.is_contiguous()
 
 
 def made(**members):

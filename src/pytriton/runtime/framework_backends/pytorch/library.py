@@ -164,8 +164,11 @@ class TensorConverter:
         if result.ndim == 0:
             raise InvalidArgumentError(f"output '{name}' is a scalar which is not supported.")
         if self.keeps_on_gpu and result.is_cuda:
-            on_gpu: NDArray[Any] = result.detach().contiguous()
-            return on_gpu  # not of numpy: it stays there until it is known where it goes
+            # It stays there until it is known where it goes. Others may read it during the next
+            # call, which may change what the model returned: a buffer, or memory of a CUDA graph.
+            layout = self._torch.contiguous_format
+            on_gpu: NDArray[Any] = result.detach().clone(memory_format=layout)  # not of numpy
+            return on_gpu
         if data_type == BF16.config_name:
             return _contiguous(result.view(self._torch.int16)).view(BF16.numpy)
         return _contiguous(result)
