@@ -160,7 +160,9 @@ def find_block(data: Any) -> tuple[Block | RemoteBlock, int] | None:
 
 
 def forget(data: memoryview) -> None:
-    """Give the pages of a view back to the system, if no other process has its memory.
+    """Give the pages of a view back to the system, if it is in a block of this process.
+
+    Those that a GPU may read stay: see `Mapping.forget`.
 
     A block that is free again keeps its pages for the next one. Bodies that were never complete
     would leave more of them behind than were ever in use at the same time.

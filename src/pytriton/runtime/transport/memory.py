@@ -46,12 +46,8 @@ _F_SEAL_GROW = 4
 _MFD_CLOEXEC = 1
 _MFD_ALLOW_SEALING = 2
 _NAME = "pytriton"
-_GPU_DEVICES = (
-    "/dev/nvidiactl",
-    "/dev/nvhost-ctrl",
-    "/dev/nvmap",
-    "/dev/dxg",
-)  # servers, Jetson, WSL
+# Of servers, Jetson (two), and Windows' subsystem for Linux.
+_GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvhost-ctrl", "/dev/nvmap", "/dev/dxg")
 # With this, mmap does not keep a second file descriptor for each mapping.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 _numbers = itertools.count(1)
