@@ -6,7 +6,7 @@ import gc
 import hypothesis
 import pytest
 
-from tests import parts, scheduling
+from tests import parts, peers, scheduling
 from tests.compiling import compile_share
 from tests.pauses import sitecustomize as pauses
 
@@ -15,6 +15,9 @@ hypothesis.settings.register_profile(
     "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("untimed")
+
+
+processor_time = scheduling.ProcessorTime()
 
 
 def pytest_addoption(parser):
@@ -61,15 +64,23 @@ def pytest_ignore_collect(collection_path, config):
     if not collection_path.name.startswith("test_"):
         return None
     file = collection_path.relative_to(config.rootpath).as_posix()
-    return None if parts.part_of(file) in chosen_parts(config) else True
+    chosen = chosen_parts(config)
+    return None if parts.part_of(file) in chosen or parts.marked_parts(file) & chosen else True
+
+
+def parts_of(item) -> set[str]:
+    marked = {mark.args[0] for mark in item.iter_markers("part")}
+    return marked or {parts.part_of(item.nodeid.partition("::")[0])}
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     chosen = chosen_parts(config)
-    items[:] = [
-        item for item in items if all(mark.args[0] in chosen for mark in item.iter_markers("part"))
-    ]
+    items[:] = [item for item in items if parts_of(item) <= chosen]
+    if reason := peers.missing():
+        for item in items:
+            if "peers" in parts_of(item):
+                item.add_marker(pytest.mark.skip(reason=reason))
     units = scheduling.units_of([item.nodeid for item in items], scheduling.read_durations())
     items[:] = [items[index] for unit in units for index in unit]
 
@@ -103,6 +114,7 @@ def pytest_collection(session):
 def pytest_runtest_makereport():
     """Reports go from one process to another as UTF-8, which has no form for half a surrogate."""
     report = yield
+    report.processor_s = processor_time.read()
     report.sections = [
         (title, text.encode("utf-8", "backslashreplace").decode())
         for title, text in report.sections

@@ -3,8 +3,8 @@
 
 Tests of a file run in one process, one after another, as they share servers. A file that takes
 long is cut: otherwise, it decides on a machine with many cores when all end. What takes longest
-starts first. `scripts/test --write-durations` measures the times again; how fast or busy the
-machine is does not matter, as only proportions count.
+starts first. `scripts/test --all --write-durations`, on a quiet machine, measures again how much
+processor time functions take, with that of the processes that they start.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+import resource
 from collections import Counter, defaultdict
 
 from xdist.scheduler import LoadScopeScheduling
@@ -49,7 +50,7 @@ def units_of(node_ids: list[str], durations: dict[str, float]) -> list[list[int]
 
     Args:
         node_ids: All tests. Those of a file are cut into parts, but keep their order.
-        durations: The seconds of functions, for all of their parameters together.
+        durations: The processor time of functions, for all of their parameters together.
     """
     counts = Counter(map(function_of, node_ids))
     files: dict[str, list[int]] = defaultdict(list)
@@ -96,16 +97,37 @@ class UnitScheduling(LoadScopeScheduling):
         return self._units[nodeid]
 
 
+class ProcessorTime:
+    """How much processor time passed between two readings, here and in children that ended."""
+
+    def __init__(self) -> None:
+        self._read_s = self._now_s()
+
+    def _now_s(self) -> float:
+        usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+    def read(self) -> float:
+        """The seconds since the last reading."""
+        last_s, self._read_s = self._read_s, self._now_s()
+        return self._read_s - last_s
+
+
 class DurationWriter:
-    """A plugin of pytest: writes the durations of the tests that ran, and keeps the others."""
+    """A plugin of pytest: writes what the tests that ran have taken, and keeps the others."""
 
     def __init__(self) -> None:
         self._seconds: Counter[str] = Counter()
 
     def pytest_runtest_logreport(self, report):
-        self._seconds[function_of(report.nodeid)] += report.duration
+        self._seconds[function_of(report.nodeid)] += report.processor_s
 
     def pytest_sessionfinish(self):
         found = read_durations() | {name: round(time, 1) for name, time in self._seconds.items()}
-        longer = {name: time for name, time in sorted(found.items()) if time >= MIN_WRITTEN_S}
+        files = {name: (DURATIONS.parent.parent / name.partition("::")[0]) for name in found}
+        longer = {
+            name: time
+            for name, time in sorted(found.items())
+            if time >= MIN_WRITTEN_S and files[name].is_file()
+        }
         DURATIONS.write_text(json.dumps(longer, indent=1) + "\n")

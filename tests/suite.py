@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.suite [PYTEST ARGUMENTS]` runs tests in several processes, for `scripts/test`.
+"""`python -m tests.suite [PART…] [PYTEST ARGUMENTS]` runs tests side by side, for `scripts/test`.
 
-A test that failed runs twenty times more beside a load on all cores. If it fails again, it is
-broken. If it does not, the test or the product has a rare race. Both fail the run: only a race that
-is in tests/flaky.toml, with an owner and a date, is let pass until that date.
+A test that failed runs once more alone. If it passes then, it has a race: the run passes, and ends
+with an entry for tests/flaky.toml. An entry that is older than fourteen days fails every run.
+Where another part than the quick one runs, such a test also has to pass twenty times beside a load.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-RUNS = 20
+from tests import last_green, parts
+
+RUNS_BESIDE_LOAD = 20
 MAX_FAILED_TESTS = 10  # of more than these, none runs again: the change broke something
 MAX_S = 1200.0  # of all these runs together; a test that has not passed all by then has failed
 MAX_WORKERS = 16
-USUAL_DAYS = 14  # to mend a race
-MAX_DAYS = 60  # a later date is no promise
+MAX_DAYS = 14  # to mend a race
 FLAKY = pathlib.Path(__file__).with_name("flaky.toml")
+RULE = "=" * 80
 
 
 @dataclass
@@ -46,8 +48,7 @@ class Flaky:
     """A test that is known to have a race."""
 
     test: str
-    owner: str
-    until: dt.date
+    since: dt.date
     why: str
 
 
@@ -101,6 +102,10 @@ def say(text: str) -> None:
     print(text, flush=True)  # noqa: T201  before pytest goes on in another process
 
 
+def red(text: str) -> str:
+    return f"\033[31m{text}\033[0m" if sys.stdout.isatty() else text
+
+
 @contextlib.contextmanager
 def load() -> Iterator[None]:
     """Keeps all cores busy."""
@@ -114,88 +119,123 @@ def load() -> Iterator[None]:
             process.wait()
 
 
-def passes_again(
-    test: str,
-    deadline_s: float,
-    passes: Callable[[str, float], bool] = passes_once,
-    clock: Callable[[], float] = time.monotonic,
-) -> bool:
-    """Whether a test passes every time; the first failure ends it."""
-    for count in range(1, RUNS + 1):
-        left_s = deadline_s - clock()
+@dataclass
+class Repetition:
+    """Runs failed tests again, all of them within a time."""
+
+    thorough: bool  # also beside a load
+    passes: Callable[[str, float], bool] = passes_once
+    clock: Callable[[], float] = time.monotonic
+    beside_load: Callable[[], contextlib.AbstractContextManager[None]] = load
+
+    def first_broken(self, tests: list[str]) -> str | None:
+        """The first test that fails again."""
+        deadline_s = self.clock() + MAX_S
+        for test in tests:
+            if not self._passes(test, "alone", deadline_s):
+                return test
+        if self.thorough:
+            with self.beside_load():
+                for test in tests:
+                    for number in range(1, RUNS_BESIDE_LOAD + 1):
+                        how = f"{number} of {RUNS_BESIDE_LOAD} times beside a load"
+                        if not self._passes(test, how, deadline_s):
+                            return test
+        return None
+
+    def _passes(self, test: str, how: str, deadline_s: float) -> bool:
+        left_s = deadline_s - self.clock()
         if left_s <= 0:
-            say(f"{test} has run {count - 1} of {RUNS} times; there is no time for more.")
+            say(f"There is no time for {test} to run {how}.")
             return False
-        say(f"{test}: run {count} of {RUNS} beside a load")
-        if not passes(test, left_s):
-            return False
-    return True
+        say(f"{test} runs {how}")
+        return self.passes(test, left_s)
 
 
-def judge(races: list[str], known: dict[str, Flaky], today: dt.date) -> tuple[int, str]:
-    """The exit status and the last words about tests that failed once and passed twenty times."""
-    lines, status = [], 0
+def words_of_races(races: list[str], known: dict[str, Flaky], today: dt.date) -> str:
+    """The last words about tests that failed, and passed when they ran again."""
+    lines = [
+        f"{len(races)} tests failed once and then passed. Each has a race, or the product has:"
+    ]
     for test in races:
-        entry = known.get(test)
-        lines.append(f"FLAKY  {test}")
-        if entry is None:
-            status = 1
-            lines.append(how_to_go_on(test, today))
-        elif entry.until < today:
-            status = 1
-            lines.append(f"       {entry.owner} had until {entry.until} to mend it.")
+        lines.append(red(f"FLAKY  {test}"))
+        if entry := known.get(test):
+            lines.append(f"       known since {entry.since}: {entry.why}")
         else:
-            lines.append(f"       {entry.owner} mends it by {entry.until}: {entry.why}")
-    title = f"{len(races)} tests failed once and then passed {RUNS} times. They have races:"
-    return status, "\n".join([title, *lines]) if races else ""
+            lines.append(how_to_go_on(test, today))
+    return "\n".join(lines)
 
 
 def how_to_go_on(test: str, today: dt.date) -> str:
     """What to do about a race that nobody knew of."""
     return f"""\
-       It fails this run, because it is not in tests/flaky.toml. The test or the product has a race: mend it.
-       If others must not wait for that, add an entry with your name, which lets it pass until its date:
+       Mend it, or commit this entry to tests/flaky.toml, which gives {MAX_DAYS} days for that:
 
        [[flaky]]
        test = {json.dumps(test)}
-       owner = "who mends it"
-       until = {today + dt.timedelta(days=USUAL_DAYS)}
+       since = {today}
        why = "the race, as far as it is known"
-"""  # noqa: E501  the lines of a terminal
+"""
 
 
-def judge_failures(outcome: Outcome) -> tuple[int, str]:
-    """Run failed tests again; returns the exit status and the last words of the output."""
+def words_of_old_entries(known: dict[str, Flaky], today: dt.date) -> str:
+    """What is said of races that nobody has mended in time; empty if there are none."""
+    old = [each for each in known.values() if (today - each.since).days > MAX_DAYS]
+    return "\n".join(
+        red(f"OLD    {each.test}")
+        + f"\n       is in tests/flaky.toml since {each.since}, for over {MAX_DAYS} days."
+        for each in old
+    )
+
+
+def judge(
+    status: int, outcome: Outcome | None, again: Repetition, today: dt.date
+) -> tuple[int, str]:
+    """The exit status of a run, and its last words."""
+    if outcome is None:
+        return status or 1, ""
+    if outcome.died or outcome.unreadable:
+        lines = [f"DIED   {test}: the process in which it ran ended" for test in outcome.died]
+        lines += [f"ERROR  {file}: its tests could not be collected" for file in outcome.unreadable]
+        return 1, "\n".join(lines)
+    if status != 1 or not outcome.failed:
+        return status, ""
     if len(outcome.failed) > MAX_FAILED_TESTS:
-        return 1, f"{len(outcome.failed)} tests failed; no more than {MAX_FAILED_TESTS} run again."
-    deadline_s = time.monotonic() + MAX_S
-    say(f"\nSome tests failed. They run {RUNS} times more; the first that fails again ends it.\n")
-    with load():
-        for test in outcome.failed:
-            if not passes_again(test, deadline_s):
-                return 1, f"FAILED {test}, also when it ran again"
-    today = dt.datetime.now(dt.timezone.utc).date()
-    return judge(outcome.failed, read_flaky(FLAKY.read_text()), today)
+        count = len(outcome.failed)
+        return 1, f"{count} tests failed; no more than {MAX_FAILED_TESTS} run again."
+    if broken := again.first_broken(outcome.failed):
+        return 1, red(f"FAILED {broken}, also when it ran again")
+    return 0, words_of_races(outcome.failed, read_flaky(FLAKY.read_text()), today)
 
 
-def main(arguments: list[str]) -> int:
-    """Run tests; returns the exit status."""
+def run(arguments: list[str], again: Repetition, today: dt.date) -> int:
+    """Run tests, and failed ones again; returns the exit status."""
     # A shell ignores SIGINT for its background jobs. Servers of tests would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     status, outcome = run_side_by_side(arguments)
-    words = ""
-    if outcome is None:
-        status = status or 1
-    elif outcome.died or outcome.unreadable:
-        status = 1
-        lines = [f"DIED   {test}: the process in which it ran ended" for test in outcome.died]
-        lines += [f"ERROR  {file}: its tests could not be collected" for file in outcome.unreadable]
-        words = "\n".join(lines)
-    elif status == 1 and outcome.failed:
-        status, words = judge_failures(outcome)
+    status, words = judge(status, outcome, again, today)
     if words:
-        rule = "=" * 80
-        say(f"\n{rule}\n{words}\n{rule}")
+        say(f"\n{RULE}\n{words}\n{RULE}")
+    return status
+
+
+def main(arguments: list[str]) -> int:
+    """Run parts of the suite; returns the exit status."""
+    today = dt.datetime.now(dt.timezone.utc).date()
+    chosen, rest = parts.choose(arguments)
+    again = Repetition(thorough=chosen != [parts.QUICK])
+    status = run(["--parts", ",".join(chosen), *rest], again, today)
+    if "servers" in chosen and not rest:
+        say("\nOnce more with front ends in processes of their own, as on large machines.\n")
+        os.environ["PYTRITON_FRONTEND_PROCESSES"] = "2"
+        status = run(parts.front_end_tests(), again, today) or status
+    if old := words_of_old_entries(read_flaky(FLAKY.read_text()), today):
+        status = status or 1
+        say(f"\n{old}")
+    if status == 0 and not rest:
+        last_green.record([part for part in chosen if part != parts.QUICK], today)
+    if not rest:
+        last_green.remind(today)
     return status
 
 

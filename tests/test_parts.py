@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import pathlib
 import re
 
@@ -17,6 +18,7 @@ FILES = sorted(
 )
 
 
+@functools.cache
 def imported_modules(file: str) -> set[str]:
     """The modules that a file imports when pytest collects it."""
     names: set[str] = set()
@@ -45,36 +47,74 @@ def needed_packages(file: str, seen: set[str]) -> set[str]:
     return found & set(parts.PACKAGES)
 
 
-def test_no_file_is_in_two_parts():
-    owned = [path for paths in parts.FOLDERS.values() for path in paths]
+def test_no_path_is_in_two_parts():
+    owned = [path for part in parts.PARTS.values() for path in part.files]
 
-    doubled = [path for path in owned for other in owned if f"{path}/".startswith(f"{other}/")]
-
-    assert doubled == owned
+    assert sorted(set(owned)) == sorted(owned)
 
 
-@pytest.mark.parametrize("part", parts.FOLDERS)
-def test_table_names_what_is_there(part):
-    missing = [path for path in parts.FOLDERS[part] if not (REPOSITORY / path).exists()]
+def test_most_exact_path_decides_to_which_part_a_file_belongs():
+    assert parts.part_of("tests/e2e/test_tls.py") == "servers"
+    assert parts.part_of("tests/e2e/test_memory.py") == "resilience"
+    assert parts.part_of("tests/e2e/test_binding.py") == parts.QUICK
+    assert parts.part_of("tests/engine/test_engine.py") == parts.QUICK
 
-    assert missing == []
+
+def test_table_names_what_is_there():
+    named = [path for part in parts.PARTS.values() for path in (*part.files, *part.covers)]
+    named += [*parts.WITH_FRONT_ENDS, *parts.NOT_WITH_FRONT_ENDS]
+
+    assert [path for path in named if not (REPOSITORY / path).exists()] == []
 
 
 def test_every_part_has_tests_and_an_extra_and_every_extra_has_a_part():
     text = (REPOSITORY / "pyproject.toml").read_text()
+    extras = {f"test-{part.extra}" for part in parts.PARTS.values()}
+    marked = set().union(*map(parts.marked_parts, FILES))
 
-    assert set(map(parts.part_of, FILES)) == set(parts.PARTS)
-    assert sorted(re.findall(r"^test-(\w+) = ", text, re.MULTILINE)) == sorted(parts.PARTS)
+    assert set(map(parts.part_of, FILES)) | marked == set(parts.PARTS)
+    assert set(re.findall(r"^(test-\w+) = ", text, re.MULTILINE)) == extras
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_file_imports_only_what_its_part_installs(file):
-    part = parts.part_of(file)
-
+def test_files_import_only_what_their_part_installs():
     foreign = {
-        name: sorted(parts.PACKAGES[name])
-        for name in needed_packages(file, set())
-        if part not in parts.PACKAGES[name]
+        (file, package)
+        for file in FILES
+        for package in needed_packages(file, set())
+        if parts.PARTS[parts.part_of(file)].extra not in parts.PACKAGES[package]
     }
 
-    assert foreign == {}
+    assert foreign == set()
+
+
+@pytest.mark.parametrize(
+    "arguments, chosen, rest",
+    [
+        ([], ["quick"], []),
+        (["-x"], ["quick"], ["-x"]),
+        (["page", "cluster", "-x"], ["cluster", "page"], ["-x"]),
+        (["tests/page"], ["page"], ["tests/page"]),
+        (["tests/page/test_page_api.py::test"], ["page"], ["tests/page/test_page_api.py::test"]),
+        (["quick", "tests/page"], ["quick"], ["tests/page"]),
+        (["-k", "nothing"], ["quick"], ["-k", "nothing"]),
+    ],
+)
+def test_parts_are_chosen_by_name_or_by_files(arguments, chosen, rest):
+    assert parts.choose(arguments) == (chosen, rest)
+
+
+def test_all_parts_are_chosen_by_one_word():
+    assert parts.choose(["--all"]) == (list(parts.PARTS), [])
+
+
+def test_part_installs_its_packages_only():
+    page = parts.requirements(["quick", "page"], "torch==2.13.0")
+    backends = parts.requirements(["backends"], "torch==2.13.0")
+
+    assert page == {
+        "extras": "test-core test-page",
+        "tools": "page tests",
+        "torch": "",
+        "peers": "",
+    }
+    assert backends["torch"] == "torch==2.13.0"

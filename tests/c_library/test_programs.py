@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests import peers
 from tests.c_library.building import MODELS, missing, run
 from tests.c_library.recording import COMPARED, real_print, recorded
 
@@ -25,7 +24,7 @@ def test_program_prints_what_it_prints_with_the_real_library(name):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.skipif(bool(peers.missing()), reason=peers.missing())
+@pytest.mark.part("peers")
 @pytest.mark.parametrize("name", COMPARED)
 def test_recording_is_what_the_real_library_does(name):
     assert real_print(name) == recorded(name)

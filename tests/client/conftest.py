@@ -83,13 +83,11 @@ def our_server():
 
 @pytest.fixture(scope="session")
 def real_server():
-    if reason := peers.missing():
-        pytest.skip(reason)
     with serving("real", peers.python()) as server:
         yield server
 
 
-@pytest.fixture(params=["ours", "real"])
+@pytest.fixture(params=["ours", pytest.param("real", marks=pytest.mark.part("peers"))])
 def server(request):
     return request.getfixturevalue("our_server" if request.param == "ours" else "real_server")
 

@@ -20,8 +20,6 @@ RECORDED = load(REAL)
 DIFFERENT = load(OURS)
 DIFFERENCES = {name for name in DIFFERENT if name in RECORDED}
 
-needs_original = pytest.mark.skipif(bool(peers.missing()), reason=peers.missing())
-
 
 @pytest.fixture(scope="module")
 def our_outcomes() -> dict[str, Any]:
@@ -52,13 +50,13 @@ def test_our_clients_and_server_differ_as_recorded(name: str, our_outcomes: dict
 
 
 @pytest.mark.e2e
-@needs_original
+@pytest.mark.part("peers")
 def test_clients_of_the_original_get_the_same_from_our_server() -> None:
     assert disagreements(peers.python(), our_python()) == {}
 
 
 @pytest.mark.e2e
-@needs_original
+@pytest.mark.part("peers")
 def test_our_clients_get_the_same_from_the_server_of_the_original() -> None:
     assert disagreements(our_python(), peers.python()) == {}
 

@@ -104,8 +104,6 @@ def started(command, port, last_model):
 
 @pytest.fixture(scope="session")
 def real_pytriton():
-    if reason := peers.missing():
-        pytest.skip(reason)
     port = first_of_free_ports(3)
     python = peers.python()
     path = f"PATH={python.parent}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -116,8 +114,6 @@ def real_pytriton():
 
 @pytest.fixture(scope="session")
 def real_triton(tmp_path_factory):
-    if reason := peers.missing():
-        pytest.skip(reason)
     port = first_of_free_ports(3)
     repository = tmp_path_factory.mktemp("repository")
     shutil.copytree(FOLDER / "model_repository", repository, dirs_exist_ok=True)
@@ -128,7 +124,12 @@ def real_triton(tmp_path_factory):
         yield server
 
 
-@pytest.fixture(params=["ours", "PyTriton", "Triton"])
+@pytest.fixture(
+    params=[
+        "ours",
+        *(pytest.param(name, marks=pytest.mark.part("peers")) for name in ("PyTriton", "Triton")),
+    ]
+)
 def any_server(request):
     names = {"ours": "server", "PyTriton": "real_pytriton", "Triton": "real_triton"}
     return request.getfixturevalue(names[request.param])

@@ -9,7 +9,6 @@ import pytest
 
 from pytriton.model_config import ModelConfig
 from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
-from tests import peers
 from tests.differential.conftest import declare, infer_function
 from tests.differential.grpc_case import GrpcCase, run
 from tests.differential.grpc_cases import CASES
@@ -57,9 +56,6 @@ def our_grpc_port() -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def real_grpc_port() -> Iterator[int]:
-    reason = peers.missing()
-    if reason:
-        pytest.skip(reason)
     with real_server() as port:
         yield port
 
@@ -72,6 +68,7 @@ def test_our_server_answers_grpc_as_the_real_one(case: GrpcCase, our_grpc_port: 
     assert run(case, our_grpc_port) == expected
 
 
+@pytest.mark.part("peers")
 @pytest.mark.e2e
 @named(COMPARABLE)
 def test_grpc_recording_is_what_the_real_server_answers(

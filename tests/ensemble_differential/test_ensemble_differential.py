@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests import peers
 from tests.ensemble_differential.cases import CASES
 from tests.ensemble_differential.known_differences import KNOWN_DIFFERENCES
 from tests.ensemble_differential.recording import GOLDEN, OURS, answers, load
@@ -30,7 +29,7 @@ def test_our_server_runs_ensembles_as_the_real_one(name: str, our_answers: dict[
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(bool(peers.missing()), reason=peers.missing())
+@pytest.mark.part("peers")
 def test_recording_is_what_the_real_server_answers() -> None:
     assert answers(real_server) == REAL
 

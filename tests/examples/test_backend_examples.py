@@ -42,9 +42,8 @@ def test_setting_of_the_server_reaches_the_backend():
         assert printed(client, ports).splitlines()[-1] == "atlantis [52.52  13.405]"
 
 
+@pytest.mark.part("peers")
 def test_real_triton_serves_the_same_folders(tmp_path):
-    if peers.missing():
-        pytest.skip(peers.missing())
     _, client, _ = commands(EXAMPLE / "README.md")
     ports = free_ports(3)
     command = peers.triton_command()

@@ -20,10 +20,8 @@ EXAMPLE = REPOSITORY / "examples" / "continuous_batching"
 pytestmark = pytest.mark.e2e
 
 
-@pytest.mark.parametrize("kind", ["ours", "real"])
+@pytest.mark.parametrize("kind", ["ours", pytest.param("real", marks=pytest.mark.part("peers"))])
 def test_requests_join_and_leave_the_batch_of_a_model_file(kind):
-    if kind == "real" and peers.missing():
-        pytest.skip(peers.missing())
     *_, question = commands(EXAMPLE / "README.md")
     ours = [str(pathlib.Path(question.arguments[0]).with_name("tritonserver"))]
     command = peers.triton_command() if kind == "real" else ours

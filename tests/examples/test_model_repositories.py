@@ -85,10 +85,9 @@ def test_commands_of_a_readme_do_what_it_says(repository):
                 assert done.stdout == question.promised
 
 
+@pytest.mark.part("peers")
 @pytest.mark.parametrize("name", ["ensemble", "c_backend"])
 def test_real_triton_answers_the_client_of_an_example_alike(name):
-    if peers.missing():
-        pytest.skip(peers.missing())
     (repository,) = [each for each in EXAMPLES if name_of(each) == name]
     *before, _, question = commands(repository.with_name("README.md"))
     for preparation in before:

@@ -74,12 +74,11 @@ def test_headers_declare_all_functions_of_both_parts_of_the_table():
 @pytest.fixture(scope="module")
 def real_library():
     """The library of the real server, which is only asked, not started."""
-    if peers.missing():
-        pytest.skip(peers.missing())
     libraries = "lib/python*/site-packages/nvidia_pytriton.libs"
     return next(peers.python().parent.parent.glob(f"{libraries}/libtritonserver*.so"))
 
 
+@pytest.mark.part("peers")
 def test_headers_declare_what_the_real_server_exports(real_library):
     listing = subprocess.run(
         ["nm", "-D", "--defined-only", real_library], capture_output=True, text=True, check=True

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from pytriton.runtime.native_backend.worker import CODE_SETTING
-from tests import peers
 from tests.native_backend import building
 from tests.native_backend.known_differences import KNOWN_DIFFERENCES
 from tests.native_backend.native_rig import COMPILED, WRITTEN
@@ -40,7 +39,7 @@ def test_everything_that_our_server_answered_is_compared(our_answers: dict[str, 
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(bool(peers.missing()), reason=peers.missing())
+@pytest.mark.part("peers")
 def test_recording_is_what_the_real_server_answers() -> None:
     assert answers(real_server, REAL_LIVES) == REAL
 

@@ -22,7 +22,7 @@ from tests.python_backend_differential.servers import Server, load_models, optio
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.skipif(bool(peers.missing()), reason=peers.missing()),
+    pytest.mark.part("peers"),
     pytest.mark.skipif(bool(building.missing()), reason=building.missing()),
 ]
 

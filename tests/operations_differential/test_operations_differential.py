@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from tests import peers
 from tests.operations_differential.recording import answers
 from tests.operations_differential.surface import load, surfaces
 from tests.suite import available_cores
@@ -29,9 +28,7 @@ CASES = [
     for case in surface.cases
 ]
 DIFFERENCES = [(surface, case) for surface, known in KNOWN.items() for case in known]
-NOT_LIVE = peers.missing() or (
-    "" if os.environ.get("PYTRITON_LIVE_OPERATIONS") else "PYTRITON_LIVE_OPERATIONS is not set"
-)
+IS_LIVE = bool(os.environ.get("PYTRITON_LIVE_OPERATIONS"))
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +59,8 @@ def test_our_server_answers_as_the_real_one(
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(bool(NOT_LIVE), reason=NOT_LIVE)
+@pytest.mark.part("peers")
+@pytest.mark.skipif(not IS_LIVE, reason="PYTRITON_LIVE_OPERATIONS is not set")
 @pytest.mark.parametrize("surface", SURFACES)
 def test_recording_is_what_the_real_server_answers(surface: str) -> None:
     assert answers(SURFACES[surface], is_real=True) == REAL[surface]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests import peers
 from tests.python_backend_differential.cases import CASES
 from tests.python_backend_differential.known_differences import KNOWN_DIFFERENCES
 from tests.python_backend_differential.recording import GOLDEN, OURS, REAL_LIVES, answers, load
@@ -35,7 +34,7 @@ def test_everything_that_our_server_answered_is_compared(our_answers: dict[str, 
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(bool(peers.missing()), reason=peers.missing())
+@pytest.mark.part("peers")
 def test_recording_is_what_the_real_server_answers() -> None:
     assert answers(real_server, REAL_LIVES) == REAL
 

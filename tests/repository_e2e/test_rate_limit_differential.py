@@ -54,11 +54,11 @@ ACCEPTED = {
 }
 
 
-@pytest.fixture(scope="module", params=["ours", "real"])
+@pytest.fixture(
+    scope="module", params=["ours", pytest.param("real", marks=pytest.mark.part("peers"))]
+)
 def start(request, start_module_server):
     """Starts one server or the other."""
-    if request.param == "real" and peers.missing():
-        pytest.skip(peers.missing())
     command = COMMAND if request.param == "ours" else peers.triton_command()
 
     def start(models, *flags):

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests import peers
 from tests.sequence_differential.known_differences import KNOWN_DIFFERENCES
 from tests.sequence_differential.recording import (
     GOLDEN,
@@ -35,7 +34,7 @@ def test_our_server_does_as_the_real_one(name: str, seen_of_ours: dict[str, Any]
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(bool(peers.missing()), reason=peers.missing())
+@pytest.mark.part("peers")
 def test_recording_is_what_the_real_server_does() -> None:
     assert observations(real_server) == REAL
 

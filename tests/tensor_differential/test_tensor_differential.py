@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests import peers
 from tests.tensor_differential.cases import CASES
 from tests.tensor_differential.recording import GOLDEN, OURS, answers, load
 from tests.tensor_differential.servers import our_server, real_server
@@ -35,7 +34,7 @@ def test_our_server_treats_tensors_as_the_real_one(name: str, our_answers: dict[
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(bool(peers.missing()), reason=peers.missing())
+@pytest.mark.part("peers")
 def test_recording_is_what_the_real_server_answers() -> None:
     assert answers(real_server()) == REAL
 

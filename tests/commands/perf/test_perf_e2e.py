@@ -259,7 +259,7 @@ def test_terminal_shows_progress_and_ctrl_c_reports_what_there_is(server):
     assert "req/s" not in text  # the display is gone, and the report stays
 
 
-@pytest.mark.skipif(bool(peers.missing()), reason=peers.missing() or "-")
+@pytest.mark.part("peers")
 def test_the_real_triton_is_measured_alike(tmp_path):
     write_model(tmp_path / "models" / "add", ADD)
     with ServerProcess(tmp_path, [tmp_path / "models"], command=peers.triton_command()) as triton:
