@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import gc
+import os
 
 import hypothesis
 import pytest
@@ -71,6 +72,26 @@ def pytest_ignore_collect(collection_path, config):
 def parts_of(item) -> set[str]:
     marked = {mark.args[0] for mark in item.iter_markers("part")}
     return marked or {parts.part_of(item.nodeid.partition("::")[0])}
+
+
+@pytest.fixture(scope="module")
+def front_end_mode(request):
+    """How many processes of their own the front ends of servers have; of the tests that say so."""
+    with pytest.MonkeyPatch.context() as patch:
+        if hasattr(request, "param"):
+            patch.setenv("PYTRITON_FRONTEND_PROCESSES", request.param)
+        yield
+
+
+def pytest_generate_tests(metafunc):
+    is_marked = any(metafunc.definition.iter_markers("both_front_end_modes"))
+    # The part `servers` runs tests again with this set.
+    is_given = "PYTRITON_FRONTEND_PROCESSES" in os.environ
+    if is_marked and not is_given and "front_end_mode" in metafunc.fixturenames:
+        modes = {"one process": "0", "front ends": "2"}
+        metafunc.parametrize(
+            "front_end_mode", modes.values(), indirect=True, ids=list(modes), scope="module"
+        )
 
 
 @pytest.hookimpl(trylast=True)

@@ -43,7 +43,7 @@ def workspace_home(tmp_path_factory, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def running_host():
+def running_host(front_end_mode):
     ports = new_ports()
     with Triton(config=TritonConfig(**ports)) as triton:
         yield Host(triton, ports)
@@ -57,7 +57,7 @@ def host(running_host):
 
 
 @pytest.fixture
-def run_triton():
+def run_triton(front_end_mode):
     """Starts servers with settings of `TritonConfig` and stops them in the end."""
     with contextlib.ExitStack() as stack:
 
@@ -69,7 +69,7 @@ def run_triton():
 
 
 @pytest.fixture
-def triton(ports):
+def triton(ports, front_end_mode):
     """A running server without models."""
     with Triton(config=TritonConfig(**ports)) as running:
         yield running
@@ -92,7 +92,7 @@ def bind(triton, ports):
 
 
 @pytest.fixture
-def start_script(tmp_path):
+def start_script(tmp_path, front_end_mode):
     """Starts a user's script in a process of its own; kills what is left of it in the end."""
     with contextlib.ExitStack() as stack:
         count = 0

@@ -15,6 +15,8 @@ from tests.e2e.http_client import InferFailedError
 from tests.e2e.queueing import Backlog, Gate
 from tests.e2e.waiting import DEADLINE_S
 
+pytestmark = pytest.mark.both_front_end_modes
+
 X = Tensor(name="x", dtype=np.float32, shape=(-1,))
 Y = Tensor(name="y", dtype=np.float32, shape=(-1,))
 

@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 import tritonclient.grpc
 
 from pytriton.model_config import Tensor
@@ -16,6 +17,8 @@ from tests.e2e.http_client import InferFailedError, call, is_port_free
 from tests.e2e.load import ConstantLoad
 from tests.e2e.queueing import Backlog, Gate
 from tests.e2e.waiting import DEADLINE_S, eventually
+
+pytestmark = pytest.mark.both_front_end_modes
 
 ONE = np.ones((1, 1), np.float32)
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]

@@ -16,6 +16,8 @@ from pytriton.triton import Triton, TritonConfig
 from tests.e2e.http_client import InferFailedError, infer, is_port_free, is_ready
 from tests.e2e.waiting import DEADLINE_S, eventually
 
+pytestmark = pytest.mark.both_front_end_modes
+
 ONE = np.ones((1, 1), np.float32)
 GOOD = np.zeros((1, 2), np.float32)
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]

@@ -16,9 +16,11 @@ from tritonclient.utils import InferenceServerException
 from tests.e2e.grpc_server import add_sub_inputs, bytes_input, grpc_server, tensor
 from tests.e2e.waiting import DEADLINE_S
 
+pytestmark = pytest.mark.both_front_end_modes
+
 
 @pytest.fixture(scope="module")
-def server():
+def server(front_end_mode):
     with grpc_server() as running:
         yield running
 
@@ -131,6 +133,7 @@ def test_tensors_of_any_size_come_back(client, size):
     assert np.array_equal(result.as_numpy("y"), expected)
 
 
+@pytest.mark.part("servers")
 def test_message_of_256_mib_comes_back(client):
     size = 256 << 20
     array = np.zeros(size, np.uint8)

@@ -16,9 +16,11 @@ from tests.differential.grpc_case import SERVICE
 from tests.e2e.grpc_server import add_sub_inputs, grpc_server, number_input
 from tests.e2e.waiting import DEADLINE_S, eventually
 
+pytestmark = pytest.mark.both_front_end_modes
+
 
 @pytest.fixture(scope="module")
-def server():
+def server(front_end_mode):
     with grpc_server() as running:
         yield running
 

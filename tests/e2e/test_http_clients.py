@@ -18,6 +18,8 @@ from pytriton.decorators import batch
 from pytriton.model_config import Tensor
 from tests.e2e.waiting import DEADLINE_S
 
+pytestmark = pytest.mark.both_front_end_modes
+
 NUMBERS = [
     "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
     "float16", "float32", "float64",

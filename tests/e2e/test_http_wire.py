@@ -16,6 +16,8 @@ from tests.e2e import http_client
 from tests.e2e.http_client import HEADER_LENGTH, binary_body, call, json_body, outputs_of
 from tests.e2e.waiting import DEADLINE_S
 
+pytestmark = pytest.mark.both_front_end_modes
+
 ONE = np.ones((1, 1), np.float32)
 
 

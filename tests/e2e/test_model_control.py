@@ -19,6 +19,8 @@ from tests.e2e.http_client import infer_json
 from tests.e2e.http_client import is_ready as is_server_ready
 from tests.e2e.waiting import DEADLINE_S, eventually
 
+pytestmark = pytest.mark.both_front_end_modes
+
 X, Y = (Tensor(name=name, dtype=np.float32, shape=(1,)) for name in "xy")
 ONE = np.ones((1, 1), np.float32)
 

@@ -20,6 +20,8 @@ from tests.e2e.test_grpc_security import certificates, tls_client, tls_settings
 from tests.e2e.waiting import eventually, whole_lines
 from tests.free_ports import free_ports
 
+pytestmark = pytest.mark.both_front_end_modes
+
 __all__ = ["certificates"]  # a fixture
 
 POLICY = """
@@ -47,7 +49,7 @@ def log(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def mutual_server(certificates, policy, log):
+def mutual_server(certificates, policy, log, front_end_mode):
     policy.admin_key = policy.key("admin")
     settings = tls_settings(certificates)
     settings.update(

@@ -23,6 +23,8 @@ from pytriton.model_config import (
 )
 from tests.e2e import http_client
 
+pytestmark = pytest.mark.both_front_end_modes
+
 X = Tensor(name="x", dtype=np.float32, shape=(1,))
 Y = Tensor(name="y", dtype=np.float32, shape=(1,))
 SUM = SequenceState("sum_in", "sum_out", np.float32, (1,))

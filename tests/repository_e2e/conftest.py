@@ -18,14 +18,14 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture
-def start_server(tmp_path):
+def start_server(tmp_path, front_end_mode):
     """Starts servers of one test."""
     with starter(tmp_path) as start:
         yield start
 
 
 @pytest.fixture(scope="module")
-def start_module_server(tmp_path_factory):
+def start_module_server(tmp_path_factory, front_end_mode):
     """Starts servers that the tests of a module share."""
     with starter(tmp_path_factory.mktemp("servers")) as start:
         yield start

@@ -10,6 +10,8 @@ from tests.e2e.waiting import eventually
 from tests.repository_e2e import calling_models as models
 from tests.repository_e2e.model_files import code, model
 
+pytestmark = pytest.mark.both_front_end_modes
+
 SLOTS = 256
 
 

@@ -30,6 +30,8 @@ from tests.repository_e2e.model_files import (
     model,
 )
 
+pytestmark = pytest.mark.both_front_end_modes
+
 # Waits until the request is cancelled, or the file `hold` is gone; then tells which it was.
 UNTIL_CANCELLED = """
 folder = os.path.dirname(__file__)

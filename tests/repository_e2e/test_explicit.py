@@ -13,6 +13,8 @@ from tritonclient.utils import InferenceServerException
 from tests.e2e.waiting import eventually
 from tests.repository_e2e.model_files import HELD, HOLD, code, config, model
 
+pytestmark = pytest.mark.both_front_end_modes
+
 PROTOCOLS = ["http", "grpc"]
 OVERRIDE = {
     "backend": "python",

@@ -26,6 +26,8 @@ from tests.repository_e2e.model_files import (
     model,
 )
 
+pytestmark = pytest.mark.both_front_end_modes
+
 # Two instances, each of which only knows the sums of its own sequences.
 ACCUMULATE = """
 key = request.correlation_id()
