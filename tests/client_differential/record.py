@@ -8,7 +8,6 @@ with the argument `ours` the second. PEERS_DIR names the folder where the origin
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,11 @@ from typing import Any
 from tests import peers
 from tests.client_differential.outcome import NEVER, agree
 from tests.client_differential.servers import asked, our_python, serving
+from tests.recorded_json import load, write
 
 RECORDED = Path(__file__).parent / "recorded"
 REAL = RECORDED / "real.json"
 OURS = RECORDED / "ours.json"
-
-
-def load(path: Path) -> dict[str, Any]:
-    """Recorded outcomes, by the name of the case."""
-    recorded: dict[str, Any] = json.loads(path.read_text())
-    return recorded
 
 
 def outcomes(clients: Path, server: Path) -> dict[str, Any]:
@@ -53,14 +47,6 @@ def record_ours() -> int:
     real, found = load(REAL), outcomes(our_python(), our_python())
     differences = {name for name in found if name not in real or not agree(real[name], found[name])}
     return write(OURS, {name: found[name] for name in differences})
-
-
-def write(path: Path, found: dict[str, Any]) -> int:
-    """One line for each outcome."""
-    lines = [f"{json.dumps(name)}: {json.dumps(found[name])}" for name in sorted(found)]
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    sys.stdout.write(f"{len(found)} outcomes in {path}\n")
-    return 0
 
 
 if __name__ == "__main__":

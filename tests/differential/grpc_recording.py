@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests import peers
+from tests import peers, recorded_json
 from tests.differential import recording
 from tests.differential.grpc_case import Observation, run
 from tests.differential.grpc_cases import CASES
@@ -59,9 +59,7 @@ def main() -> int:
                 golden[case.name] = run(case, port)
                 if golden[case.name]["status"] == "UNAVAILABLE" and not is_alive(port):
                     raise RuntimeError(f"the real server died of {case.name!r}")
-    GOLDEN.write_text(json.dumps(golden, indent=1, sort_keys=True) + "\n")
-    sys.stdout.write(f"{len(golden)} answers in {GOLDEN}\n")
-    return 0
+    return recorded_json.write(GOLDEN, golden)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests import peers
+from tests import peers, recorded_json
 from tests.differential.case import Case, Observation, observe
 from tests.differential.cases import CASES
 from tests.differential.exchange import exchange, request_bytes
@@ -99,9 +99,7 @@ def main() -> int:
         return 1
     with real_server() as port:
         golden = {case.name: run(case, port) for case in CASES if not case.only_ours}
-    GOLDEN.write_text(json.dumps(golden, indent=1, sort_keys=True) + "\n")
-    sys.stdout.write(f"{len(golden)} answers in {GOLDEN}\n")
-    return 0
+    return recorded_json.write(GOLDEN, golden)
 
 
 if __name__ == "__main__":

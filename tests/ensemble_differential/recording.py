@@ -8,7 +8,6 @@ the second; `tests/differential/recording.py` says what it needs.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -20,15 +19,10 @@ from tests.ensemble_differential.cases import CASES
 from tests.ensemble_differential.servers import our_server, real_server
 from tests.python_backend_differential.clients import Observation
 from tests.python_backend_differential.servers import Server
+from tests.recorded_json import load, write
 
 GOLDEN = Path(__file__).parent / "golden.json"
 OURS = Path(__file__).parent / "ours.json"
-
-
-def load(path: Path) -> dict[str, Observation]:
-    """Stored answers, by the name of the case."""
-    answers: dict[str, Observation] = json.loads(path.read_text())
-    return answers
 
 
 def answers(start: Callable[[], AbstractContextManager[Server]]) -> dict[str, Observation]:
@@ -51,12 +45,6 @@ def record_ours() -> int:
     golden = load(GOLDEN)
     seen = answers(our_server)
     return write(OURS, {name: seen[name] for name in seen if seen[name] != golden[name]})
-
-
-def write(path: Path, seen: dict[str, Observation]) -> int:
-    path.write_text(json.dumps(seen, indent=1, sort_keys=True) + "\n")
-    sys.stdout.write(f"{len(seen)} answers in {path}\n")
-    return 0
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests import peers
+from tests import peers, recorded_json
 from tests.operations_differential.server import Observation, Server
 from tests.operations_differential.servers import running
 from tests.operations_differential.surface import Case, Surface, load, surfaces
@@ -67,8 +67,7 @@ def record_ours(surface: Surface) -> str:
 
 def _write(path: Path, seen: dict[str, Observation]) -> None:
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(seen, indent=1, sort_keys=True) + "\n")
-    sys.stdout.write(f"{len(seen)} answers in {path}\n")
+    recorded_json.write(path, seen)
 
 
 def main(names: list[str]) -> int:

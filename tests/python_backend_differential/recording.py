@@ -8,7 +8,6 @@ again, with the argument `ours` the second; `tests/differential/recording.py` sa
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -20,16 +19,11 @@ from tests.python_backend_differential.case import asked
 from tests.python_backend_differential.cases import CASES
 from tests.python_backend_differential.clients import Observation
 from tests.python_backend_differential.servers import Server, our_server, real_server
+from tests.recorded_json import load, write
 
 GOLDEN = Path(__file__).parent / "golden.json"
 OURS = Path(__file__).parent / "ours.json"
 REAL_LIVES = 6  # the real server dies now and then of what models do wrong
-
-
-def load(path: Path) -> dict[str, Observation]:
-    """Stored answers, by the name of what was observed."""
-    answers: dict[str, Observation] = json.loads(path.read_text())
-    return answers
 
 
 def answers(
@@ -67,12 +61,6 @@ def record_ours() -> int:
     golden = load(GOLDEN)
     seen = answers(our_server)
     return write(OURS, {name: seen[name] for name in seen if seen[name] != golden.get(name, ())})
-
-
-def write(path: Path, seen: dict[str, Observation]) -> int:
-    path.write_text(json.dumps(seen, indent=1, sort_keys=True) + "\n")
-    sys.stdout.write(f"{len(seen)} answers in {path}\n")
-    return 0
 
 
 if __name__ == "__main__":

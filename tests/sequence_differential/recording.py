@@ -8,13 +8,13 @@ are named; with `ours` it takes the second. `tests/differential/recording.py` sa
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tests import peers
+from tests.recorded_json import load, write
 from tests.sequence_differential import (
     scenarios_controls,
     scenarios_direct,
@@ -37,12 +37,6 @@ MODULES = (
     scenarios_wire,
 )
 SCENARIOS = [made for module in MODULES for made in module.scenario.made]
-
-
-def load(path: Path) -> dict[str, Observation]:
-    """Stored observations, by the names of scenarios."""
-    seen: dict[str, Observation] = json.loads(path.read_text())
-    return seen
 
 
 NAMES = [*(made.name for made in SCENARIOS), *(f"load {name}" for name in CONFIGURATIONS)]
@@ -79,12 +73,6 @@ def record_ours() -> int:
     golden = load(GOLDEN)
     seen = observations(our_server)
     return write(OURS, {name: seen[name] for name in seen if seen[name] != golden.get(name)})
-
-
-def write(path: Path, seen: dict[str, Observation]) -> int:
-    path.write_text(json.dumps(seen, indent=1, sort_keys=True) + "\n")
-    sys.stdout.write(f"{len(seen)} observations in {path}\n")
-    return 0
 
 
 if __name__ == "__main__":

@@ -14,16 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from tests import peers
+from tests.recorded_json import load, write
 from tests.tensor_differential.cases import CASES
 from tests.tensor_differential.servers import Server, our_server, real_server
 
 GOLDEN = Path(__file__).parent / "golden.json"
 OURS = Path(__file__).parent / "ours.json"
-
-
-def load(path: Path) -> dict[str, Any]:
-    stored: dict[str, Any] = json.loads(path.read_text())
-    return stored
 
 
 def answers(running: AbstractContextManager[Server]) -> dict[str, Any]:
@@ -32,12 +28,6 @@ def answers(running: AbstractContextManager[Server]) -> dict[str, Any]:
         seen = {name: ask(server) for name, ask in CASES.items()}
     stored: dict[str, Any] = json.loads(json.dumps(seen))
     return stored
-
-
-def write(path: Path, seen: dict[str, Any]) -> int:
-    path.write_text(json.dumps(seen, indent=1, sort_keys=True) + "\n")
-    sys.stdout.write(f"{len(seen)} answers in {path}\n")
-    return 0
 
 
 def record_ours() -> int:

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every file of recorded answers is as its writer leaves it: a changed record is a changed line."""
+
+from __future__ import annotations
+
+import pathlib
+
+from tests import recorded_json, scheduling
+
+TESTS = pathlib.Path(__file__).parent
+WRITTEN_OTHERWISE = {scheduling.DURATIONS, *(TESTS / "simulation").glob("*.json")}
+
+
+def test_files_have_one_record_in_a_line():
+    files = set(TESTS.rglob("*.json")) - WRITTEN_OTHERWISE
+
+    wrong = [
+        path
+        for path in files
+        if path.read_text() != recorded_json.text_of(recorded_json.load(path))
+    ]
+
+    assert files
+    assert wrong == []
+
+
+def test_records_are_sorted_by_name():
+    text = recorded_json.text_of({"b": [1, 2], "a": {"y": None, "x": "é"}})
+
+    assert text == '{\n"a": {"x": "\\u00e9", "y": null},\n"b": [1, 2]\n}\n'
