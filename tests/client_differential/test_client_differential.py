@@ -13,8 +13,10 @@ from tests import peers
 from tests.client_differential.cases import CASES
 from tests.client_differential.known_differences import KNOWN_DIFFERENCES
 from tests.client_differential.outcome import agree
-from tests.client_differential.record import OURS, REAL, load, outcomes
+from tests.client_differential.record import OURS, REAL, outcomes
 from tests.client_differential.servers import our_python
+from tests.recorded_json import load
+from tests.recorded_suite import mistakes
 
 RECORDED = load(REAL)
 DIFFERENT = load(OURS)
@@ -61,25 +63,13 @@ def test_our_clients_get_the_same_from_the_server_of_the_original() -> None:
     assert disagreements(our_python(), peers.python()) == {}
 
 
-def test_every_case_is_recorded_once() -> None:
+def test_recordings_have_all_cases_and_a_reason_for_each_difference() -> None:
+    found = {pattern: fnmatch.filter(RECORDED, pattern) for pattern in KNOWN_DIFFERENCES}
+    reasons = {name: KNOWN_DIFFERENCES[pattern] for pattern in found for name in found[pattern]}
     names = [case.name for case in CASES]
+    deadly = {case.name for case in CASES if case.is_deadly}
 
-    assert sorted(names) == sorted({*RECORDED, *DIFFERENT})
-
-
-def test_only_deadly_cases_are_not_recorded_of_the_original() -> None:
-    assert {case.name for case in CASES if case.is_deadly} == DIFFERENT.keys() - RECORDED.keys()
-
-
-def test_every_difference_is_known() -> None:
-    known = {name for pattern in KNOWN_DIFFERENCES for name in fnmatch.filter(RECORDED, pattern)}
-
-    assert known == DIFFERENCES
-
-
-@pytest.mark.parametrize("pattern", sorted(KNOWN_DIFFERENCES))
-def test_known_difference_is_one(pattern: str) -> None:
-    names = fnmatch.filter(RECORDED, pattern)
-
-    assert names
-    assert not any(agree(RECORDED[name], DIFFERENT[name]) for name in names)
+    assert [pattern for pattern in found if not found[pattern]] == []
+    assert (
+        mistakes(RECORDED, DIFFERENT, reasons, names=names, only_ours=deadly, are_same=agree) == {}
+    )

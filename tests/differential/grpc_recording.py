@@ -7,36 +7,30 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests import peers, recorded_json
-from tests.differential import recording
-from tests.differential.grpc_case import Observation, run
+from tests.differential.grpc_case import run
 from tests.differential.grpc_cases import CASES
 from tests.differential.grpc_models import write_repository
+from tests.recorded_suite import running
 
 GOLDEN = Path(__file__).parent / "grpc_golden.json"
-
-
-def load_golden() -> dict[str, Observation]:
-    """The stored answers, by the name of the case."""
-    golden: dict[str, Observation] = json.loads(GOLDEN.read_text())
-    return golden
 
 
 @contextlib.contextmanager
 def real_server() -> Iterator[int]:
     """The real Triton with the compared models on loopback; gives its gRPC port."""
     options = (
+        "--load-model=*",
         "--grpc-header-forward-pattern=x-.*",
         "--grpc-restricted-protocol=trace:triton-access-token=secret",
     )
-    with recording.real_triton(write_repository, *options) as (_, port):
-        yield port
+    with running(write_repository, is_real=True, options=options) as server:
+        yield server.grpc
 
 
 def is_alive(port: int) -> bool:

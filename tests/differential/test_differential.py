@@ -7,12 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import recorded_json
+from tests.differential import recording
 from tests.differential.case import Case
 from tests.differential.cases import CASES
-from tests.differential.recording import load_golden, real_server, run
+from tests.differential.recording import real_server, run
+from tests.recorded_suite import mistakes
 
-GOLDEN = load_golden()
-by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+GOLDEN = recorded_json.load(recording.GOLDEN)
+COMPARABLE = [case for case in CASES if not case.only_ours]
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +25,7 @@ def real_port() -> Iterator[int]:
 
 
 @pytest.mark.e2e
-@by_name
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_our_server_answers_as_the_real_one(case: Case, our_port: int) -> None:
     expected = list(case.ours) or GOLDEN[case.name]
 
@@ -31,21 +34,15 @@ def test_our_server_answers_as_the_real_one(case: Case, our_port: int) -> None:
 
 @pytest.mark.part("peers")
 @pytest.mark.e2e
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if not case.only_ours], ids=lambda case: case.name
-)
+@pytest.mark.parametrize("case", COMPARABLE, ids=lambda case: case.name)
 def test_recording_is_what_the_real_server_answers(case: Case, real_port: int) -> None:
     assert run(case, real_port) == GOLDEN[case.name]
 
 
-def test_cases_have_distinct_names() -> None:
-    assert len({case.name for case in CASES}) == len(CASES)
+def test_recording_has_all_cases_and_each_difference_is_one() -> None:
+    ours = {case.name: list(case.ours) for case in CASES if case.ours}
+    reasons = {case.name: case.because for case in COMPARABLE if case.because}
+    only_ours = {case.name for case in CASES} - {case.name for case in COMPARABLE}
+    names = [case.name for case in CASES]
 
-
-def test_every_comparable_case_is_recorded() -> None:
-    assert {case.name for case in CASES if not case.only_ours} == set(GOLDEN)
-
-
-@by_name
-def test_deliberate_difference_is_one(case: Case) -> None:
-    assert case.only_ours or list(case.ours) != GOLDEN[case.name]
+    assert mistakes(GOLDEN, ours, reasons, names=names, only_ours=only_ours) == {}

@@ -9,15 +9,18 @@ import pytest
 
 from pytriton.model_config import ModelConfig
 from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
+from tests import recorded_json
+from tests.differential import grpc_recording
 from tests.differential.conftest import declare, infer_function
 from tests.differential.grpc_case import GrpcCase, run
 from tests.differential.grpc_cases import CASES
 from tests.differential.grpc_models import STREAMS, stream_function
-from tests.differential.grpc_recording import load_golden, real_server
+from tests.differential.grpc_recording import real_server
 from tests.differential.model_table import MODELS
 from tests.free_ports import free_ports
+from tests.recorded_suite import mistakes
 
-GOLDEN = load_golden()
+GOLDEN = recorded_json.load(grpc_recording.GOLDEN)
 COMPARABLE = [case for case in CASES if not case.only_ours]
 
 
@@ -77,10 +80,10 @@ def test_grpc_recording_is_what_the_real_server_answers(
     assert run(case, real_grpc_port) == GOLDEN[case.name]
 
 
-def test_every_comparable_grpc_case_is_recorded() -> None:
-    assert {case.name for case in COMPARABLE} == set(GOLDEN)
+def test_grpc_recording_has_all_cases_and_each_difference_is_one() -> None:
+    ours = {case.name: case.ours for case in CASES if case.ours is not None}
+    reasons = {case.name: case.because for case in COMPARABLE if case.because}
+    only_ours = {case.name for case in CASES} - {case.name for case in COMPARABLE}
+    names = [case.name for case in CASES]
 
-
-@named([case for case in COMPARABLE if case.ours is not None])
-def test_deliberate_grpc_difference_is_one(case: GrpcCase) -> None:
-    assert case.ours != GOLDEN[case.name]
+    assert mistakes(GOLDEN, ours, reasons, names=names, only_ours=only_ours) == {}

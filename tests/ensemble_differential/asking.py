@@ -15,8 +15,8 @@ from tritonclient.utils import triton_to_np_dtype
 
 from tests.e2e.waiting import DEADLINE_S
 from tests.python_backend_differential import clients
-from tests.python_backend_differential.clients import Arrays, Observation, normalised
-from tests.python_backend_differential.servers import Server
+from tests.python_backend_differential.clients import Arrays, normalised
+from tests.recorded_suite import Observation, Server
 
 POLL_FAILED = re.compile(r'Poll failed for model directory (.*?)"?$', re.MULTILINE)
 

@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 from tests.ensemble_differential import asking
-from tests.ensemble_differential.case import Case
 from tests.python_backend_differential import clients
-from tests.python_backend_differential.clients import Observation
-from tests.python_backend_differential.servers import Server
+from tests.recorded_suite import Case, Observation, Server
 
 WORDS = (
     "1",

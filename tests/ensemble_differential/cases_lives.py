@@ -13,9 +13,7 @@ from collections.abc import Callable
 from tests.e2e.waiting import eventually
 from tests.ensemble_differential import asking
 from tests.ensemble_differential.asking import rows
-from tests.ensemble_differential.case import Case
-from tests.python_backend_differential.clients import Observation
-from tests.python_backend_differential.servers import Server
+from tests.recorded_suite import Case, Observation, Server
 
 FAMILY = ("outer", "inner", "joined", "adds", "sums")
 STEADY = ("READY", "UNAVAILABLE", None)

@@ -6,10 +6,8 @@ from __future__ import annotations
 import re
 
 from tests.ensemble_differential import asking
-from tests.ensemble_differential.case import Case
 from tests.ensemble_differential.refused_ensembles import ACCEPTED, BY_THEMSELVES, REFUSED
-from tests.python_backend_differential.clients import Observation
-from tests.python_backend_differential.servers import Server
+from tests.recorded_suite import Case, Observation, Server
 
 # Ours goes on with the reason, and shows it in the index of the repository.
 REASON_AFTER = "failed to poll from model repository"

@@ -9,10 +9,9 @@ import numpy as np
 
 from tests.ensemble_differential import asking
 from tests.ensemble_differential.asking import by_both, by_http, numbers, rows
-from tests.ensemble_differential.case import Case
 from tests.python_backend_differential import clients
-from tests.python_backend_differential.clients import Arrays, Observation
-from tests.python_backend_differential.servers import Server
+from tests.python_backend_differential.clients import Arrays
+from tests.recorded_suite import Case, Observation, Server
 
 
 def inferred(name: str, model: str, inputs: Arrays, *outputs: str, **options: Any) -> Case:

@@ -7,10 +7,8 @@ import numpy as np
 
 from tests.ensemble_differential import asking
 from tests.ensemble_differential.asking import by_stream, by_stream_with_followers, numbers, rows
-from tests.ensemble_differential.case import Case
 from tests.python_backend_differential import clients
-from tests.python_backend_differential.clients import Observation
-from tests.python_backend_differential.servers import Server
+from tests.recorded_suite import Case, Observation, Server
 
 DIRECT = ("repeat_alone", "repeat_unsaid", "repeat_then_square", "add_then_repeat")
 FOLLOWED = ("repeat_then_add", "repeat_nested", "each_two_ways")

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from tests.e2e.waiting import eventually
 from tests.ensemble_differential import asking
-from tests.ensemble_differential.case import Case
 from tests.python_backend_differential import clients
-from tests.python_backend_differential.clients import Observation
-from tests.python_backend_differential.servers import Server
+from tests.recorded_suite import Case, Observation, Server
 
 
 class Held:

@@ -16,9 +16,9 @@ import tritonclient.http.aio as triton_http
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from tests.ensemble_differential.asking import numbers, rows
-from tests.ensemble_differential.servers import our_server
+from tests.ensemble_differential.recording import start
 from tests.python_backend_differential.clients import Arrays, text
-from tests.python_backend_differential.servers import Server
+from tests.recorded_suite import Server
 
 pytestmark = pytest.mark.e2e
 
@@ -81,7 +81,7 @@ async def ask(library: Any, client: Any, kind: Kind, name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with our_server() as running:
+    with start(is_real=False) as running:
         yield running
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import json
 import urllib.request
 from collections.abc import Callable
@@ -16,29 +15,17 @@ import numpy as np
 from tests.e2e.waiting import eventually
 from tests.native_backend.building import backend_directory
 from tests.python_backend_differential import clients
-from tests.python_backend_differential.clients import Observation, text
-from tests.python_backend_differential.servers import Server
+from tests.python_backend_differential.clients import text
+from tests.recorded_suite import Case, Observation, Server, grouped
 
 _EQUAL = 20  # so many equal answers in a row say that nothing changes any more
 COUNTS = ("success", "fail", "cancel", "empty_response")
 
 
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """Something that both servers are asked. `ask` gives observations by name."""
-
-    name: str
-    ask: Callable[[Server], dict[str, Observation]]
-    only_ours: bool = False  # what the real server does not survive, or never answers
-
-
 def asked(case: Case, server: Server) -> dict[str, Observation]:
-    """The observations of a case as they are stored: through JSON and back."""
-    if server.is_real and case.only_ours:
-        return {}
-    seen = {f"{case.name}: {name}": value for name, value in case.ask(server).items()}
-    stored: dict[str, Observation] = json.loads(normalised(json.dumps(seen), server))
-    return stored
+    """The observations of a case without the folders of this run."""
+    seen: dict[str, Observation] = json.loads(normalised(json.dumps(grouped(case, server)), server))
+    return seen
 
 
 def normalised(message: str, server: Server) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.native_backend.asking import Case, told
 from tests.native_backend.asking import facts as read_facts
+from tests.native_backend.asking import told
 from tests.python_backend_differential import clients
-from tests.python_backend_differential.clients import Observation, text
-from tests.python_backend_differential.servers import Server
+from tests.python_backend_differential.clients import text
+from tests.recorded_suite import Case, Observation, Server
 
 GROUPS = (
     "names messages parameters errors buffers log backend memory model instance server request "

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from tests.e2e.waiting import eventually
-from tests.native_backend.asking import Case, load, scripted, told, unload
+from tests.native_backend.asking import load, scripted, told, unload
 from tests.native_backend.models import AUTO_COMPLETED, CODES
 from tests.python_backend_differential import clients
-from tests.python_backend_differential.clients import Observation
-from tests.python_backend_differential.servers import Server
+from tests.recorded_suite import Case, Observation, Server
 
 FAILING = (
     "broken nowhere newer without_execute failing_initialize failing_attribute "

@@ -11,7 +11,6 @@ import numpy as np
 import tritonclient.grpc as grpc_client
 
 from tests.native_backend.asking import (
-    Case,
     counts,
     posted,
     sample,
@@ -22,8 +21,8 @@ from tests.native_backend.asking import (
 )
 from tests.native_backend.models import CODES, DATATYPES
 from tests.python_backend_differential import clients
-from tests.python_backend_differential.clients import Observation, text
-from tests.python_backend_differential.servers import Server
+from tests.python_backend_differential.clients import text
+from tests.recorded_suite import Case, Observation, Server
 
 ODD = """
 small buffer, large buffer, other shape, negative shape, empty output, unknown output, both outputs,

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import pytest
@@ -12,11 +11,9 @@ from pytriton.runtime.native_backend.worker import CODE_SETTING
 from tests.native_backend import building
 from tests.native_backend.known_differences import KNOWN_DIFFERENCES
 from tests.native_backend.native_rig import COMPILED, WRITTEN
-from tests.native_backend.recording import GOLDEN, OURS, REAL_LIVES, answers, load
-from tests.native_backend.servers import our_server, real_server
+from tests.native_backend.recording import SUITE
 
-REAL = load(GOLDEN)
-DIFFERENT = load(OURS)
+REAL, DIFFERENT = SUITE.recorded()
 EXPECTED = {**REAL, **DIFFERENT}
 
 pytestmark = pytest.mark.skipif(bool(building.missing()), reason=building.missing())
@@ -24,7 +21,7 @@ pytestmark = pytest.mark.skipif(bool(building.missing()), reason=building.missin
 
 @pytest.fixture(scope="module", params=[COMPILED, WRITTEN])
 def our_answers(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return answers(functools.partial(our_server, {CODE_SETTING: request.param}))
+    return SUITE.answers(is_real=False, environment={CODE_SETTING: request.param})
 
 
 @pytest.mark.e2e
@@ -41,13 +38,8 @@ def test_everything_that_our_server_answered_is_compared(our_answers: dict[str, 
 @pytest.mark.e2e
 @pytest.mark.part("peers")
 def test_recording_is_what_the_real_server_answers() -> None:
-    assert answers(real_server, REAL_LIVES) == REAL
+    assert SUITE.answers(is_real=True) == REAL
 
 
-def test_every_difference_is_known() -> None:
-    assert {name for name in DIFFERENT if name in REAL} == set(KNOWN_DIFFERENCES)
-
-
-@pytest.mark.parametrize("name", sorted(KNOWN_DIFFERENCES))
-def test_known_difference_is_one(name: str) -> None:
-    assert DIFFERENT[name] != REAL[name]
+def test_recordings_have_all_cases_and_a_reason_for_each_difference() -> None:
+    assert SUITE.mistakes(KNOWN_DIFFERENCES) == {}

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -14,11 +12,9 @@ import numpy as np
 import pytest
 
 from tests import peers
-from tests.e2e.waiting import DEADLINE_S
-from tests.free_ports import free_ports
 from tests.native_backend import building
 from tests.python_backend_differential import clients
-from tests.python_backend_differential.servers import Server, load_models, options
+from tests.recorded_suite import running
 
 pytestmark = [
     pytest.mark.e2e,
@@ -35,7 +31,6 @@ default_model_filename: "model.py"
 """
 # Of a backend that is not called python, this one runs the model.py beside the library.
 MODEL = """
-import sys
 sys.path.append({site!r})
 import triton_python_backend_utils as pb_utils
 
@@ -76,25 +71,21 @@ def server(tmp_path_factory):
     for name in ("triton_python_backend_stub", "triton_python_backend_utils.py"):
         shutil.copy(theirs / name, backend)
     (backend / "model.py").write_text(textwrap.dedent(MODEL).format(site=str(site)))
+    with running(
+        write_models,
+        is_real=False,
+        options=(f"--backend-directory={folder / 'backends'}",),
+        environment={"LD_LIBRARY_PATH": str(site / "nvidia_pytriton.libs")},
+        models=("doubles", "calls"),
+    ) as started:
+        yield started
+    assert started.process.returncode == 0
+
+
+def write_models(folder: Path) -> None:
     for name in ("doubles", "calls"):
-        (folder / "models" / name / "1").mkdir(parents=True)
-        (folder / "models" / name / "config.pbtxt").write_text(CONFIG)
-    ports = free_ports(3)
-    command = [
-        *(sys.executable, "-m", "pytriton.server"),
-        *options(folder / "models", *ports),
-        f"--backend-directory={folder / 'backends'}",
-    ]
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(site / "nvidia_pytriton.libs")}
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-    running = Server(*ports, folder / "models", folder / "log", False, process.kill)
-    try:
-        load_models(running, process, ("doubles", "calls"))
-        yield running
-    finally:
-        process.terminate()
-        assert process.wait(DEADLINE_S) == 0
+        (folder / name / "1").mkdir(parents=True)
+        (folder / name / "config.pbtxt").write_text(CONFIG)
 
 
 def test_prebuilt_backend_runs_a_model(server):

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any
 
+from tests import recorded_suite
 from tests.operations_differential.forked_commands import Run
-from tests.python_backend_differential import servers
 
-Observation = Any  # plain JSON
+Observation = recorded_suite.Observation
 
 _PATTERNS = (
     (re.compile(r"\b[IWEV]\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ [\w.]+:\d+\] "), "<prefix> "),
@@ -21,28 +20,19 @@ _PATTERNS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Server(servers.Server):
-    """A server with the ports, the folder and the command of its setup.
+class Server(recorded_suite.Server):
+    """A server with the ports of its setup.
 
     `folder` is its working folder and has the repository in `models`. It is kept until the last
     case of the setup is asked.
     """
 
     ports: dict[str, int]
-    command: list[str]  # without options
-    pid: int
     fork: Run | None = None  # runs commands of ours more quickly, if no server was started
 
     @property
-    def folder(self) -> str:
-        return str(self.repository.parent)
-
-    def filled(self, text: str) -> str:
-        """A text of the setup with folders and ports in it."""
-        places = {"models": str(self.repository), "folder": self.folder}
-        for name, value in {**places, **self.ports}.items():
-            text = text.replace(f"{{{name}}}", str(value))
-        return text
+    def places(self) -> dict[str, object]:
+        return {**super().places, **self.ports}
 
     def normalised(self, text: str) -> str:
         """A text without what differs from run to run: folders, ports, times and addresses."""

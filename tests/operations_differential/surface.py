@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tests import recorded_json
 from tests.operations_differential.models import write_common
 from tests.operations_differential.server import Observation, Server
 
@@ -73,8 +73,7 @@ class Surface:
 
 def load(path: Path) -> dict[str, Observation]:
     """Stored answers by the name of the case; none where nothing is stored."""
-    stored: dict[str, Observation] = json.loads(path.read_text()) if path.exists() else {}
-    return stored
+    return recorded_json.load(path) if path.exists() else {}
 
 
 def surfaces() -> dict[str, Surface]:

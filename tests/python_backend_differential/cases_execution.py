@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from tests.python_backend_differential import clients
-from tests.python_backend_differential.case import Case
-from tests.python_backend_differential.clients import Observation, text
-from tests.python_backend_differential.servers import Server
+from tests.python_backend_differential.clients import text
+from tests.recorded_suite import Case, Observation, Server
 
 RETURNS = """
 fine, tuple, generator, dict, response, text, number, truth, empty list, two responses,

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from tests.python_backend_differential import clients
-from tests.python_backend_differential.case import Case, ask_facts, facts
-from tests.python_backend_differential.clients import Observation
-from tests.python_backend_differential.servers import Server
+from tests.python_backend_differential.facts import ask_facts, facts
+from tests.recorded_suite import Case, Observation, Server
 
 GROUPS = """
 tensor dtypes, tensor forms, tensor mistakes, tensor to DLPack, tensor from DLPack,

@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 from tests.python_backend_differential import clients
-from tests.python_backend_differential.case import Case
-from tests.python_backend_differential.clients import Observation
-from tests.python_backend_differential.servers import Server
 from tests.python_backend_differential.variants import AUTO_COMPLETED, FAILING, LOADING
+from tests.recorded_suite import Case, Observation, Server
 
 COMPARED_FIELDS = [
     "name",

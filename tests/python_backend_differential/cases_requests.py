@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.python_backend_differential import clients
-from tests.python_backend_differential.case import Case
+from tests.recorded_suite import Case
 
 EVERY_DTYPE = {
     "BOOL": np.array([True, False]),

@@ -6,9 +6,8 @@ from __future__ import annotations
 import json
 
 from tests.python_backend_differential import clients
-from tests.python_backend_differential.case import Case
-from tests.python_backend_differential.clients import Observation, text
-from tests.python_backend_differential.servers import Server
+from tests.python_backend_differential.clients import text
+from tests.recorded_suite import Case, Observation, Server
 
 # steps before the return > what is returned > steps of a thread after it
 COUPLED = (

@@ -17,9 +17,8 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from tests.differential import grpc_case
 from tests.e2e.waiting import DEADLINE_S, eventually
-from tests.python_backend_differential.servers import Server
+from tests.recorded_suite import Observation, Server
 
-Observation = Any  # plain JSON
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 LINE_NUMBER = re.compile(r"\((\d+)\): ")

@@ -7,19 +7,16 @@ from typing import Any
 
 import pytest
 
-from tests.python_backend_differential.cases import CASES
 from tests.python_backend_differential.known_differences import KNOWN_DIFFERENCES
-from tests.python_backend_differential.recording import GOLDEN, OURS, REAL_LIVES, answers, load
-from tests.python_backend_differential.servers import our_server, real_server
+from tests.python_backend_differential.recording import SUITE
 
-REAL = load(GOLDEN)
-DIFFERENT = load(OURS)
+REAL, DIFFERENT = SUITE.recorded()
 EXPECTED = {**REAL, **DIFFERENT}
 
 
 @pytest.fixture(scope="module")
 def our_answers() -> dict[str, Any]:
-    return answers(our_server)
+    return SUITE.answers()
 
 
 @pytest.mark.e2e
@@ -36,17 +33,8 @@ def test_everything_that_our_server_answered_is_compared(our_answers: dict[str, 
 @pytest.mark.e2e
 @pytest.mark.part("peers")
 def test_recording_is_what_the_real_server_answers() -> None:
-    assert answers(real_server, REAL_LIVES) == REAL
+    assert SUITE.answers(is_real=True) == REAL
 
 
-def test_cases_have_distinct_names() -> None:
-    assert len({case.name for case in CASES}) == len(CASES)
-
-
-def test_every_difference_is_known() -> None:
-    assert {name for name in DIFFERENT if name in REAL} == set(KNOWN_DIFFERENCES)
-
-
-@pytest.mark.parametrize("name", sorted(KNOWN_DIFFERENCES))
-def test_known_difference_is_one(name: str) -> None:
-    assert DIFFERENT[name] != REAL[name]
+def test_recordings_have_all_cases_and_a_reason_for_each_difference() -> None:
+    assert SUITE.mistakes(KNOWN_DIFFERENCES) == {}

@@ -20,14 +20,13 @@ import numpy as np
 
 from pytriton.base.protos import service_pb2
 from tests.e2e.waiting import DEADLINE_S, eventually, whole_lines
-from tests.sequence_differential.servers import Server
+from tests.recorded_suite import Observation, Server
 
 RECORDER = Path(__file__).parent.joinpath("model_repository/recorder/1/model.py").read_text()
 PENDING = "nv_inference_pending_request_count"
 LINE_NUMBER = re.compile(r"\(\d+\): ")
 SETTLING_US = 200_000
 SERVICE = "/inference.GRPCInferenceService"
-Observation = Any  # plain JSON
 
 Id = int | str
 

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 
+from tests.recorded_suite import Observation, Server
 from tests.sequence_differential import rig as rigs
-from tests.sequence_differential.rig import Observation, Rig
-from tests.sequence_differential.servers import Server
+from tests.sequence_differential.rig import Rig
 
 Play = Callable[[Rig], Observation]
 
@@ -43,7 +42,7 @@ class Scenarios:
 
 
 def asked(scenario: Scenario, server: Server) -> Observation:
-    """What a server does in a scenario, as it is stored: through JSON and back."""
+    """What a server does in a scenario."""
     with rigs.rig(server, scenario.name) as rig:
         refused = rig.load(scenario.config, files=scenario.files)
         if refused[0] != 200:
@@ -53,8 +52,7 @@ def asked(scenario: Scenario, server: Server) -> Observation:
             rig.open_gate()
             seen = {"answers": rig.answers(), "executions": rig.batches()}
         rig.unload()
-    stored: Observation = json.loads(json.dumps(seen))
-    return stored
+    return seen
 
 
 def asked_to_load(name: str, config: str, files: dict[str, bytes], server: Server) -> Observation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 
+from tests.recorded_suite import Observation
 from tests.sequence_differential.configs import (
     CONTROLS,
     END,
@@ -16,7 +17,7 @@ from tests.sequence_differential.configs import (
     flag,
     state,
 )
-from tests.sequence_differential.rig import Observation, Rig
+from tests.sequence_differential.rig import Rig
 from tests.sequence_differential.scenario import Scenarios
 
 scenario = Scenarios()

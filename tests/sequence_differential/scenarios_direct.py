@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from tests.recorded_suite import Observation
 from tests.sequence_differential.configs import CONTROLS, config
-from tests.sequence_differential.rig import Observation, Rig
+from tests.sequence_differential.rig import Rig
 from tests.sequence_differential.scenario import Scenarios
 
 scenario = Scenarios()

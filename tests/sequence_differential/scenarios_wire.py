@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tests.recorded_suite import Observation
 from tests.sequence_differential.configs import CONTROLS, config
-from tests.sequence_differential.rig import Observation, Rig
+from tests.sequence_differential.rig import Rig
 from tests.sequence_differential.scenario import Scenarios
 
 scenario = Scenarios()

@@ -8,27 +8,18 @@ from typing import Any
 import pytest
 
 from tests.sequence_differential.known_differences import KNOWN_DIFFERENCES
-from tests.sequence_differential.recording import (
-    GOLDEN,
-    NAMES,
-    OURS,
-    SCENARIOS,
-    load,
-    observations,
-)
-from tests.sequence_differential.servers import our_server, real_server
+from tests.sequence_differential.recording import SUITE
 
-REAL = load(GOLDEN)
-DIFFERENT = load(OURS)
+REAL, DIFFERENT = SUITE.recorded()
 
 
 @pytest.fixture(scope="module")
 def seen_of_ours() -> dict[str, Any]:
-    return observations(our_server)
+    return SUITE.answers()
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [case.name for case in SUITE.cases])
 def test_our_server_does_as_the_real_one(name: str, seen_of_ours: dict[str, Any]) -> None:
     assert seen_of_ours[name] == {**REAL, **DIFFERENT}[name]
 
@@ -36,21 +27,8 @@ def test_our_server_does_as_the_real_one(name: str, seen_of_ours: dict[str, Any]
 @pytest.mark.e2e
 @pytest.mark.part("peers")
 def test_recording_is_what_the_real_server_does() -> None:
-    assert observations(real_server) == REAL
+    assert SUITE.answers(is_real=True) == REAL
 
 
-def test_everything_is_recorded() -> None:
-    assert sorted(NAMES) == sorted(REAL)
-
-
-def test_scenarios_have_distinct_names() -> None:
-    assert len({made.name for made in SCENARIOS}) == len(SCENARIOS)
-
-
-def test_every_difference_is_known() -> None:
-    assert set(DIFFERENT) == set(KNOWN_DIFFERENCES)
-
-
-@pytest.mark.parametrize("name", sorted(KNOWN_DIFFERENCES))
-def test_known_difference_is_one(name: str) -> None:
-    assert DIFFERENT[name] != REAL[name]
+def test_recordings_have_all_cases_and_a_reason_for_each_difference() -> None:
+    assert SUITE.mistakes(KNOWN_DIFFERENCES) == {}

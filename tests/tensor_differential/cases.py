@@ -15,10 +15,9 @@ import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from tests.e2e.waiting import DEADLINE_S
+from tests.recorded_suite import Observation, Server
 from tests.tensor_differential.models import ENSEMBLES, GOOD, REFUSED, STRATEGY
-from tests.tensor_differential.servers import Server
 
-Observation = Any  # plain JSON
 Ask = Callable[[Server], Observation]
 Tensor = dict[str, Any]
 

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from tests.tensor_differential.cases import CASES
-from tests.tensor_differential.recording import GOLDEN, OURS, answers, load
-from tests.tensor_differential.servers import our_server, real_server
+from tests.tensor_differential.recording import SUITE
 
-REAL = load(GOLDEN)
-DIFFERENT = load(OURS)
+REAL, DIFFERENT = SUITE.recorded()
 _WRONG_SIZE = "the real server sends data that does not fit to the shape that it says"
 _LIBRARY = "the message says that compiled batching strategies are not supported"
 KNOWN_DIFFERENCES = {
@@ -24,7 +22,7 @@ KNOWN_DIFFERENCES = {
 
 @pytest.fixture(scope="module")
 def our_answers() -> dict[str, Any]:
-    return answers(our_server())
+    return SUITE.answers()
 
 
 @pytest.mark.e2e
@@ -36,10 +34,8 @@ def test_our_server_treats_tensors_as_the_real_one(name: str, our_answers: dict[
 @pytest.mark.e2e
 @pytest.mark.part("peers")
 def test_recording_is_what_the_real_server_answers() -> None:
-    assert answers(real_server()) == REAL
+    assert SUITE.answers(is_real=True) == REAL
 
 
-def test_every_case_is_recorded_and_every_difference_is_known() -> None:
-    assert set(REAL) == set(CASES)
-    assert set(DIFFERENT) == set(KNOWN_DIFFERENCES)
-    assert all(DIFFERENT[name] != REAL[name] for name in DIFFERENT)
+def test_recordings_have_all_cases_and_a_reason_for_each_difference() -> None:
+    assert SUITE.mistakes(KNOWN_DIFFERENCES) == {}

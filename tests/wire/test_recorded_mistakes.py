@@ -14,10 +14,11 @@ from pytriton.serving.server.api.status import HTTP_STATUS
 from tests.differential import cases_forms, cases_generate, cases_mistakes
 from tests.differential.case import Case
 from tests.differential.model_table import MODELS
-from tests.differential.recording import load_golden
+from tests.differential.recording import GOLDEN as GOLDEN_FILE
+from tests.recorded_json import load
 from tests.wire.specs import model_spec, tensor_spec
 
-GOLDEN = load_golden()
+GOLDEN = load(GOLDEN_FILE)
 # What a codec cannot see: it is the front end's or the model's to say.
 ELSEWHERE = (
     "content-encoding",

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recordings that do not fit to their cases are found, and named by what is wrong with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.recorded_suite import mistakes
+
+FITTING = {
+    "real": {"same": 1, "other": 2},
+    "different": {"other": 3, "deadly": 4},
+    "reasons": {"other": "because"},
+    "names": ["same", "other", "deadly"],
+    "only_ours": {"deadly"},
+}
+
+
+def test_recordings_that_fit_have_no_mistakes():
+    assert mistakes(**FITTING) == {}
+
+
+@pytest.mark.parametrize(
+    "change, kind, name",
+    [
+        ({"reasons": {}}, "different without a reason", "other"),
+        ({"reasons": {"other": ""}}, "different without a reason", "other"),
+        ({"reasons": {"other": "y", "same": "x"}}, "reason without a difference", "same"),
+        ({"different": {"other": 2, "deadly": 4}}, "not different", "other"),
+        ({"names": ["same", "same", "other", "deadly"]}, "named twice", "same"),
+        ({"names": ["same", "other", "deadly", "new"]}, "not recorded", "new"),
+        ({"different": {"other": 3}}, "not recorded of ours", "deadly"),
+        ({"real": {"same": 1, "other": 2, "deadly": 3}}, "recorded of the real one", "deadly"),
+        ({"names": ["other", "deadly"]}, "recorded without a case", "same"),
+    ],
+)
+def test_mistake_is_found(change, kind, name):
+    assert name in mistakes(**{**FITTING, **change})[kind]
