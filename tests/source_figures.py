@@ -50,7 +50,7 @@ def _name_of(path: pathlib.Path, source: pathlib.Path) -> str:
 
 def _read(name: str, path: pathlib.Path, known: dict[str, pathlib.Path]) -> Module:
     text = path.read_text()
-    tree = ast.parse(text)
+    tree = source_rules.syntax_tree(text)
     named = [imported for imported, _ in source_rules.imported_modules(tree)]
     named += [named_one for named_one, _ in source_rules.names_to_import(name, tree)]
     found = {each if each in known else each.rpartition(".")[0] for each in named}
@@ -59,7 +59,9 @@ def _read(name: str, path: pathlib.Path, known: dict[str, pathlib.Path]) -> Modu
         is_package=path.name == "__init__.py",
         lines=text.count("\n"),
         comments=_comments(text),
-        classes=[node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)],
+        classes=[
+            node.name for node in source_rules.nodes_of(tree) if isinstance(node, ast.ClassDef)
+        ],
         imports=(found & set(known)) - {name},
         run_time_imports=set(source_rules.run_time_imports(name, text, known)),
         problems=_problems(name, text),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 # What every floor may import.
 LEAVES = frozenset({"base", "constants", "errors", "exceptions", "model_config", "utils"})
@@ -203,6 +203,12 @@ def syntax_tree(source: str) -> ast.Module:
     return ast.parse(source)
 
 
+@functools.lru_cache(maxsize=1)
+def nodes_of(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """All nodes of a tree; to find them takes longer than all that the rules ask of them."""
+    return tuple(ast.walk(tree))
+
+
 def dotted_name(node: ast.AST) -> str:
     """`a.b.c` for just that; empty for any other expression."""
     if isinstance(node, ast.Name):
@@ -214,7 +220,7 @@ def dotted_name(node: ast.AST) -> str:
 
 def imported_modules(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """Each imported module, with its line; `from a import b` counts as `a.b`, which may be one."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -230,8 +236,8 @@ def named_modules(tree: ast.AST) -> Iterator[tuple[str, int]]:
     Such strings are lazy imports, tables of modules, modules that a process preloads, and programs
     for `python -m` and `python -c`.
     """
-    docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    docstrings = {node.value for node in nodes_of(tree) if isinstance(node, ast.Expr)}
+    for node in nodes_of(tree):
         is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
         if is_text and node not in docstrings:
             yield from ((name, node.lineno) for name in _NAME_OF_MODULE.findall(node.value))
@@ -281,9 +287,9 @@ def sideways_imports(module: str, source: str) -> list[str]:
 def run_time_imports(module: str, source: str, known: Container[str]) -> Iterator[str]:
     """The known modules that a module imports when it runs, at its start or later."""
     tree = syntax_tree(source)
+    by_name = [name for name, _ in names_to_import(module, tree)]
     at_run_time = [node for node in tree.body if not _is_for_type_checkers(node)]
     imported = [name for name, _ in imported_modules(ast.Module(at_run_time, []))]
-    by_name = [name for name, _ in names_to_import(module, tree)]
     for name in (*imported, *by_name):
         found = name if name in known else name.rpartition(".")[0]
         if found in known and found != module:
@@ -296,19 +302,22 @@ def _is_for_type_checkers(node: ast.AST) -> bool:
 
 def hidden_imports(module: str, source: str) -> list[str]:
     """Imports of our own modules inside functions, which usually hide a cycle."""
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    tree = syntax_tree(source)
+    functions = [
+        range(node.lineno, node.end_lineno + 1)
+        for node in nodes_of(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
     return [
         f"{module}:{line} imports {name} inside a function"
-        for function in ast.walk(syntax_tree(source))
-        if isinstance(function, functions)
-        for name, line in imported_modules(function)
-        if name.split(".")[0] == "pytriton"
+        for name, line in imported_modules(tree)
+        if name.split(".")[0] == "pytriton" and any(line in lines for lines in functions)
     ]
 
 
-def lazy_imports(tree: ast.AST) -> Iterator[ast.Call]:
+def lazy_imports(nodes: Iterable[ast.AST]) -> Iterator[ast.Call]:
     """Each stand-in for a module; see `pytriton.base.lazy_module`."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and dotted_name(node.func) == "LazyModule":
             yield node
 
@@ -321,7 +330,7 @@ def unseen_imports(module: str, source: str) -> list[str]:
     tree = syntax_tree(source)
     told = [
         (statement, imported)
-        for branch in ast.walk(tree)
+        for branch in nodes_of(tree)
         if isinstance(branch, ast.If) and _is_for_type_checkers(branch)
         for imported in [_names_of_modules(branch.body)]
         for statement in branch.orelse
@@ -330,19 +339,19 @@ def unseen_imports(module: str, source: str) -> list[str]:
         call
         for statement, imported in told
         if isinstance(statement, ast.Assign)
-        for call in lazy_imports(statement)
+        for call in lazy_imports(ast.walk(statement))
         if imported.get(ast.unparse(statement.targets[0])) == _text(call)
     }
     problems = [
         f"{module}:{call.lineno} expected the import of {_text(call)} for type checkers beside it"
-        for call in lazy_imports(tree)
+        for call in lazy_imports(nodes_of(tree))
         if call not in seen
     ]
     if module in PACKAGES_OF_LAZY_PARTS or module in BEFORE_THE_PACKAGE_IS_FOUND:
         return problems
     return problems + [
         f"{module}:{node.lineno} imports {_text(node)} by its name, expected a LazyModule"
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Call)
         and dotted_name(node.func).endswith("import_module")
         and _text(node).startswith("pytriton")
@@ -377,14 +386,14 @@ def unsafe_uses(module: str, source: str) -> list[str]:
         if name.split(".")[0] in UNSAFE_MODULES
     ]
     renamed = {}  # `from os import system as s` and `import os as o` lead to the same functions
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.ImportFrom):
             renamed |= {
                 each.asname or each.name: f"{node.module}.{each.name}" for each in node.names
             }
         elif isinstance(node, ast.Import):
             renamed |= {each.asname: each.name for each in node.names if each.asname}
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if not isinstance(node, ast.Call):
             continue
         called = dotted_name(node.func)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import graphlib
 import pathlib
 import re
@@ -34,16 +35,33 @@ RULES = {
 }
 
 
+@dataclasses.dataclass
+class Findings:
+    """What is found in all modules. Each is read and parsed once, which takes several seconds."""
+
+    problems: dict[str, list[str]]  # by the name of the rule
+    named: dict[str, str]  # what strings of the package name, with a place
+    graph: dict[str, set[str]]  # what modules of the package import when they run
+
+
 @pytest.fixture(scope="module")
-def problems() -> dict[str, list[str]]:
-    """What each rule finds in all modules; a file is read and parsed once for all rules."""
-    found = {rule.__name__: [] for rule in RULES}
+def findings() -> Findings:
+    found = Findings({rule.__name__: [] for rule in RULES}, {}, {})
     for name, path in MODULES.items():
         source = path.read_text()
         for rule, modules in RULES.items():
             if name in modules:
-                found[rule.__name__] += rule(name, source)
+                found.problems[rule.__name__] += rule(name, source)
+        if name in PACKAGE:
+            named = source_rules.named_modules(source_rules.syntax_tree(source))
+            found.named |= {each: f"{name}:{line}" for each, line in named}
+            found.graph[name] = set(source_rules.run_time_imports(name, source, PACKAGE))
     return found
+
+
+@pytest.fixture
+def problems(findings) -> dict[str, list[str]]:
+    return findings.problems
 
 
 def test_modules_import_only_downwards(problems):
@@ -92,12 +110,8 @@ def test_one_module_loads_pickles_of_users_with_a_library_that_runs_them():
     assert named == ["pytriton.runtime.framework_backends.sklearn.model"]
 
 
-def test_modules_that_strings_name_exist():
-    names = {
-        name: f"{module}:{line}"
-        for module, path in PACKAGE.items()
-        for name, line in source_rules.named_modules(ast.parse(path.read_text()))
-    }
+def test_modules_that_strings_name_exist(findings):
+    names = dict(findings.named)
     library = SOURCE / "pytriton/inprocess/c_library/library.c"
     names[re.search(r"__import__\('([\w.]+)'", library.read_text())[1]] = library.name
 
@@ -117,13 +131,8 @@ def test_every_exception_for_named_modules_is_needed():
             assert names <= {name for name, _ in source_rules.named_modules(tree)}
 
 
-def test_modules_import_each_other_without_a_cycle():
-    graph = {
-        name: set(source_rules.run_time_imports(name, path.read_text(), PACKAGE))
-        for name, path in PACKAGE.items()
-    }
-
-    order = list(graphlib.TopologicalSorter(graph).static_order())
+def test_modules_import_each_other_without_a_cycle(findings):
+    order = list(graphlib.TopologicalSorter(findings.graph).static_order())
 
     assert set(order) == set(PACKAGE)
 
