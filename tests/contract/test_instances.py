@@ -33,7 +33,6 @@ from tests.contract.function_bench import FUNCTIONS, FunctionBench
 from tests.contract.worker_bench import WORKERS, WorkerBench
 
 CALLABLES = {**COUPLED, **DECOUPLED}
-CHANNELS = ("native", "portable", "stream")
 # A whole message of each kind of channel, and no frame.
 NONSENSE = struct.pack("<I", 40) + b"\xff" * 40
 
@@ -43,10 +42,14 @@ def duplicate(channel):
     return socket.socket(fileno=os.dup(channel.fileno()))
 
 
-# What carries the frames: shared memory of both forms, or a stream, of workers over TCP. Functions
-# in a worker have the hosts of bound ones, so that the way to another machine is enough for them.
-WAYS = [(kind, channel) for kind in [*CALLABLES, *WORKERS] for channel in CHANNELS]
-WAYS += [(kind, "stream") for kind in FUNCTIONS]
+# What carries the frames: shared memory of both forms, or a stream, of workers over TCP. A kind
+# does not know its channel, so that beside one with all kinds, the others have some that answer
+# in different ways. Functions in a worker have the hosts of bound ones, on another machine.
+WAYS = [
+    *((kind, "native") for kind in [*CALLABLES, *WORKERS]),
+    *((kind, "portable") for kind in ("plain", "decoupled model.py")),
+    *((kind, "stream") for kind in ("model.py", "decoupled coroutine of a model.py", *FUNCTIONS)),
+]
 
 
 @pytest.fixture(params=WAYS, ids="-".join)
