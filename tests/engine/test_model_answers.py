@@ -292,6 +292,7 @@ def test_stop_answers_what_runs_and_what_waits(scene):
     two.loop.advance(1)
 
     two.check_all_answered()
+    assert two.model.gave_up_requests
     assert two.model.instances == []
     assert (two.model.state, two.model.reason) == (VersionState.UNAVAILABLE, "unloaded")
 

@@ -332,8 +332,12 @@ def repository() -> pathlib.Path:
 class _TracingOracle(Oracle):
     """An oracle that also makes a hash of what it sees."""
 
-    def __init__(self, machine: Machine, served: Collection[str]) -> None:
+    def __init__(
+        self, machine: Machine, served: Collection[str], stop: StopPlan | None = None
+    ) -> None:
         bounds = Bounds(late_s=_LATE_S, under_way_s=_UNDER_WAY_S)
+        if stop is not None:
+            bounds = dataclasses.replace(bounds, exit_timeout_s=stop.finishes_s)
         super().__init__(lambda: machine.now_ns / SECOND_NS, bounds, served)
         self._machine = machine
         self._hash = hashlib.sha256()
@@ -433,7 +437,7 @@ class Run:
                 stack.enter_context(planted())
             self.served = Served(machine, plan)
             names = names_of_models(has_repository=scenario.has_repository)
-            self.oracle = _TracingOracle(machine, names)
+            self.oracle = _TracingOracle(machine, names, scenario.stop)
             try:
                 self._go()
             except StuckError as error:

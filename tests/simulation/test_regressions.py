@@ -55,3 +55,22 @@ def test_management_1_a_worker_without_a_thread_for_counts_of_failures_lives():
         calls=3,
         plan="7cc496d9f88e",
     )
+
+
+def test_stopping_900026_exit_code_says_that_a_call_was_given_up():
+    # Found: a call was refused that was under way when the server was stopped. It took longer than
+    # the exit timeout, but the exit code was 0, as if everything had ended in time.
+    check_seed(
+        "stopping",
+        900026,
+        Kept(
+            clients=frozenset([7]),
+            calls=frozenset([173]),
+            front_ends=False,
+            splits=False,
+            pauses=False,
+            files=False,
+        ),
+        calls=1,
+        plan="c307f81f752d",
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -100,6 +101,8 @@ class Bounds:
         late_s: how long after its deadline, or queue timeout, a call may end.
         under_way_s: how long before the server is told to stop a call has to be sent, so that the
             server finishes it; None: it need not.
+        exit_timeout_s: how long after that the server finishes calls; what they are to take
+            together may be more.
     """
 
     health_s: float = 10.0
@@ -111,6 +114,7 @@ class Bounds:
     fault_s: float = 60.0
     late_s: float = 30.0
     under_way_s: float | None = None
+    exit_timeout_s: float = math.inf
 
 
 @dataclasses.dataclass(slots=True)
@@ -168,6 +172,7 @@ class Oracle:
         self.faults: list[Fault] = []
         self._recent: list[Fault] = []  # those that may still explain something
         self.open: dict[int, Call] = {}  # by number, in the order in which they began
+        self.given_up: list[Call] = []  # when the exit timeout was over
         self._ended: deque[Call] = deque(maxlen=_REMEMBERED)
         self._sequences: dict[tuple[str, int | str], _Sequence] = {}
         self._unloads: dict[int, Fault] = {}  # by the number of the call
@@ -342,9 +347,24 @@ class Oracle:
             and fault.began_s <= end_s
             and (not fault.model or fault.model in concerned)
         ]
-        return bool(faults) and all(
-            fault.cause is Cause.SERVER_STOPPING and sent_s < fault.began_s - under_way_s
+        if not faults or any(
+            fault.cause is not Cause.SERVER_STOPPING or sent_s >= fault.began_s - under_way_s
             for fault in faults
+        ):
+            return False
+        stop_s, timeout_s = faults[-1].began_s, self.bounds.exit_timeout_s
+        if end_s >= stop_s + timeout_s and call.work_s + self.work_after_s(stop_s) > timeout_s:
+            self.given_up.append(call)
+            return False
+        return True
+
+    def work_after_s(self, time_s: float) -> float:
+        """What the calls that were under way at a time may have left to do, at most."""
+        calls = (*self.open.values(), *self._ended)
+        return sum(
+            call.work_s + call.conduct.read_pause_s
+            for call in calls
+            if call.outcome.ended_s is None or call.outcome.ended_s + call.work_s > time_s
         )
 
     def _judge_inference(self, call: Call) -> None:

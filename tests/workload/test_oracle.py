@@ -413,6 +413,30 @@ def test_call_under_way_when_the_server_is_stopped_has_to_be_finished(
     assert bool(court.sentences()) is is_found
 
 
+@pytest.mark.parametrize(
+    "work_s, others_s, ends_after_s, is_found",
+    [
+        (3.0, 0.0, 2.0, False),
+        (0.5, 2.0, 2.0, False),
+        (3.0, 0.0, 1.9, True),
+        (0.5, 1.0, 2.0, True),
+    ],
+)
+def test_only_calls_that_last_longer_than_the_exit_timeout_may_be_given_up(
+    work_s, others_s, ends_after_s, is_found
+):
+    court = Court(under_way_s=0.02, exit_timeout_s=2.0)
+    court.begin(double(1, work_s=others_s))
+    call = court.begin(double(2, work_s=work_s))
+    court.clock.advance(1)
+    court.oracle.fault(Cause.SERVER_STOPPING)
+    court.clock.advance(ends_after_s)
+    court.fail(call, 503)
+
+    assert bool(court.sentences()) is is_found
+    assert court.oracle.given_up == ([] if is_found else [call])
+
+
 def test_other_fault_explains_what_a_stop_alone_does_not():
     court = Court(under_way_s=0.02)
     call = court.begin(double())

@@ -202,6 +202,8 @@ class Model(VersionLifecycle):
 
     def stop(self) -> None:
         """Stop all instances; waiting requests get an error."""
+        if self.is_busy:
+            self.gave_up_requests = True
         self.withdraw()
         self.give_up(UNLOADED)
         if self._turns is not None:

@@ -46,9 +46,12 @@ class VersionLifecycle:
         state: The state between loading and unloading.
         reason: Why it is in this state; empty if there is no special reason.
         quotas: What principals may ask of it; None: there are no limits.
+        gave_up_requests: Whether it was stopped before its requests were finished.
     """
 
-    quotas: ModelQuotas | None = None  # of the class: objects have few enough attributes to be fast
+    # Of the class: objects have few enough attributes to be fast.
+    quotas: ModelQuotas | None = None
+    gave_up_requests = False
 
     def __init__(self) -> None:
         self.on_changed: Callable[[], None] = _do_nothing

@@ -126,6 +126,7 @@ class ManagedModel(ServedModel, Protocol):
     """One version of a model in the engine's process: its lifecycle, its load, its statistics."""
 
     costs: ModelCosts | None  # those of its statistics; None: they are not counted
+    gave_up_requests: bool  # whether it was stopped before its requests were finished
 
     @property
     def statistics(self) -> ModelStatistics:

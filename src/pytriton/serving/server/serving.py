@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.executor.python_process import StartedZygote
     from pytriton.serving.engine.client import IndexEntry
+    from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.server.command.lifecycle import Build
     from pytriton.serving.server.options.server_options import ServerOptions
 
@@ -105,7 +106,7 @@ class RepositoryServing:
     def remaining(self) -> Remaining:
         """Returns the connections and models that have not ended yet."""
         http, grpc = self.server.connection_counts
-        models = [*self.core.engine.models(), *self.core.engine.draining]
+        models = self._models()
         return Remaining(
             http_connections=http,
             grpc_connections=grpc,
@@ -118,13 +119,20 @@ class RepositoryServing:
         end = self._loop.time() + timeout_s
         self._binder_port.stop_listening()
         self.server.refuse_requests()
+        models = self._models()
         ending = asyncio.ensure_future(self._end_models(timeout_s))
         is_in_time = bool((await asyncio.wait({ending}, timeout=timeout_s + _KILL_S))[0])
         if is_in_time:
             ending.result()
         await self.server.end_connections(end - self._loop.time())
         await self.core.close(end - self._loop.time())
+        if any(model.gave_up_requests for model in models):
+            return False
         return is_in_time and self._loop.time() <= end + _KILL_S
+
+    def _models(self) -> list[ManagedModel]:
+        """Returns the models that may have requests."""
+        return [*self.core.engine.models(), *self.core.engine.draining]
 
     async def abandon(self) -> None:
         """Stop at once, without waiting for requests in flight."""

@@ -280,6 +280,8 @@ class EnsembleModel(VersionLifecycle):
 
     def stop(self) -> None:
         """End all requests that are still running with an error."""
+        if self.is_busy:
+            self.gave_up_requests = True
         self.withdraw()
         for request in list(self._requests.values()):
             request.fail(not_ready_error(self.spec))
