@@ -57,6 +57,24 @@ def test_management_1_a_worker_without_a_thread_for_counts_of_failures_lives():
     )
 
 
+def test_formats_900020_success_counts_though_a_front_end_could_not_read_the_answer():
+    # Found: the server counted 3 successes of 'large', clients 2 to 2. The model had answered, but
+    # the front end had no descriptor for the shared memory of the answer.
+    check_seed(
+        "formats",
+        900020,
+        Kept(
+            clients=frozenset([19, 20, 21]),
+            calls=frozenset([472, 473, 517]),
+            faults=frozenset([1]),
+            conducts=frozenset([]),
+            files=False,
+        ),
+        calls=3,
+        plan="848c60c34ffc",
+    )
+
+
 def test_stopping_900026_exit_code_says_that_a_call_was_given_up():
     # Found: a call was refused that was under way when the server was stopped. It took longer than
     # the exit timeout, but the exit code was 0, as if everything had ended in time.

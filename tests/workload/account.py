@@ -18,6 +18,8 @@ from tests.workload.calls import INFERENCES, Call, End, Kind, Port
 _SAMPLE = re.compile(r"(nv_inference_[a-z_]+)\{([^}]*)\} ([0-9.e+-]+)")
 _LABEL = re.compile(r'([a-z_]+)="([^"]*)"')
 _DEADLINE_EXCEEDED = 4  # of gRPC; the model may have done its work nevertheless
+# Errors of requests and of answers that cross shared memory.
+_ON_THE_WAY = ("a tensor in shared memory could not be read", "no room for a tensor")
 # The words of enums are looked up for every call; asking the enum takes a microsecond.
 _KINDS = {(port, kind): f"{port.value} {kind.value}" for port in Port for kind in Kind}
 _ENDS = {end: end.value for end in End}
@@ -36,7 +38,8 @@ class Tally:
         failed: those that the model itself refused, for sure.
         refused: those with another error, which were no successes.
         unknown: those whose end the client did not see, or whose answer may have failed after the
-            model had made it: its outputs had no place, or could not be compressed.
+            model had made it: its outputs had no place, could not be compressed, or did not reach
+            the front end.
         is_whole: whether the server has counted all of them; it starts anew when it loads a model.
     """
 
@@ -105,7 +108,7 @@ class Account:
         elif (
             outcome.end is End.ERROR
             and outcome.status != _DEADLINE_EXCEEDED
-            and not (call.places or call.accepts)
+            and not (call.places or call.accepts or outcome.error.startswith(_ON_THE_WAY))
         ):
             tally.refused += 1
         else:

@@ -671,8 +671,17 @@ def test_calls_of_models_count_for_the_models_that_they_call(counted):
     assert len(counted.sentences()) == 1
 
 
-def test_calls_whose_end_nobody_saw_may_count_or_not(counted):
-    counted.end(counted.begin(double(3, conduct=Conduct(cancel_after_s=1.0))), End.CUT)
+@pytest.mark.parametrize(
+    "end, error",
+    [
+        (End.CUT, ""),
+        (End.ERROR, "a tensor in shared memory could not be read: no file descriptors"),
+        (End.ERROR, "no room for a tensor of 8 bytes: there is no memory"),
+    ],
+)
+def test_calls_whose_answer_nobody_saw_may_count_or_not(counted, end, error):
+    counted.oracle.fault(Cause.EXHAUSTED)
+    counted.end(counted.begin(double(3)), end, 503 if error else None, error)
     for changed in ({"success": 2}, {"success": 3}, {"fail": 1}):
         counted.oracle.compare(statistics(counted, **changed))
     assert counted.sentences() == []
