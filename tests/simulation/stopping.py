@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from tests.simulation.machine import SECOND_NS, Machine
 from tests.simulation.served import Served
-from tests.workload.oracle import Cause, Oracle
+from tests.workload.oracle import EARLY_S, Cause, Oracle
 from tests.workload.sessions import Session
 
 PROFILE = "stopping"
@@ -59,8 +59,8 @@ class StopPlan:
 
     @property
     def finishes_s(self) -> int:
-        """How long after the signal requests are finished."""
-        return self.grace_s + self.timeout_s
+        """How long the server finishes requests, from the signal on."""
+        return 0 if self.how is How.KILL else self.grace_s + self.timeout_s
 
     @property
     def longest_s(self) -> float:
@@ -116,12 +116,12 @@ class Stop:
         self._began_ns = machine.now_ns
         machine.note(str(plan))
         assert served.main is not None
+        # In its time of grace a server serves everybody, except that it is not ready.
+        self._oracle.fault(Cause.SERVER_STOPPING)
         if plan.how is How.KILL:
             self._oracle.fault(Cause.SERVER_KILLED)
             served.main.kill()
             return
-        # In its time of grace a server serves everybody, except that it is not ready.
-        self._oracle.fault(Cause.SERVER_STOPPING)
         served.begin_stop()
         if plan.how is How.TWICE:
             machine.call_later(round(plan.again_s * SECOND_NS), self._insist)
@@ -155,10 +155,10 @@ class Stop:
         if self.plan.how is not How.ORDER or self._has_faults:
             return
         status = self._served.server.status
-        limit_s = self.plan.finishes_s
+        limit_s = self.plan.finishes_s - EARLY_S
         took_s = (self._ended_ns - self._began_ns) / SECOND_NS
         is_over = took_s >= limit_s < self._oracle.work_after_s(self._began_ns / SECOND_NS)
         if status != 0 and not (status == 1 and is_over):
             yield f"the server ended with the exit code {status}, {took_s:.3f} s after its stop"
-        elif status == 0 and self._oracle.given_up and self._served.plan.repository:
+        elif status == 0 and self._oracle.has_given_up and self._served.plan.repository:
             yield "the exit code is 0, but calls were given up when the exit timeout was over"

@@ -61,7 +61,7 @@ _ENDS_SEQUENCES = frozenset((Cause.WORKER_KILLED, Cause.MODEL_UNLOADED, Cause.MO
 _SEQUENCE_STATUSES = frozenset((400, 503, 1, 3, 14))
 _QUEUE_FULL = "Exceeds maximum queue size"
 _QUEUE_TIMEOUT = "Request timeout expired"
-_EARLY_S = 0.002  # timers of uvloop count milliseconds, from the beginning of one
+EARLY_S = 0.002  # timers of uvloop count milliseconds, from the beginning of one
 _MISSING_START = "must specify the START flag"
 _NO_SEQUENCE = {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
 _REMEMBERED_S = 3600.0  # how long a fault may explain what comes after it
@@ -101,8 +101,8 @@ class Bounds:
         late_s: how long after its deadline, or queue timeout, a call may end.
         under_way_s: how long before the server is told to stop a call has to be sent, so that the
             server finishes it; None: it need not.
-        exit_timeout_s: how long after that the server finishes calls; what they are to take
-            together may be more.
+        exit_timeout_s: how long after that the server finishes calls. If they are to take longer
+            together, it may give them up then.
     """
 
     health_s: float = 10.0
@@ -172,7 +172,7 @@ class Oracle:
         self.faults: list[Fault] = []
         self._recent: list[Fault] = []  # those that may still explain something
         self.open: dict[int, Call] = {}  # by number, in the order in which they began
-        self.given_up: list[Call] = []  # when the exit timeout was over
+        self.has_given_up = False  # whether a call ended as the exit timeout was over
         self._ended: deque[Call] = deque(maxlen=_REMEMBERED)
         self._sequences: dict[tuple[str, int | str], _Sequence] = {}
         self._unloads: dict[int, Fault] = {}  # by the number of the call
@@ -330,7 +330,7 @@ class Oracle:
             self._find("nothing explains why the connection or the stream was lost", call)
         if call.kind in INFERENCES and call.outcome.end is not End.UNSENT:
             self._check_responses(call, whole=False)
-            if self._should_be_finished(call) and not is_own:
+            if not is_own and self._should_be_finished(call):
                 self._find("a call was lost that was under way when the server was stopped", call)
 
     def _should_be_finished(self, call: Call) -> bool:
@@ -352,11 +352,20 @@ class Oracle:
             for fault in faults
         ):
             return False
-        stop_s, timeout_s = faults[-1].began_s, self.bounds.exit_timeout_s
-        if end_s >= stop_s + timeout_s and call.work_s + self.work_after_s(stop_s) > timeout_s:
-            self.given_up.append(call)
-            return False
-        return True
+        return not self._was_given_up(call)
+
+    def _was_given_up(self, call: Call) -> bool:
+        """Whether a stopping server could not wait any longer for what was under way."""
+        timeout_s = self.bounds.exit_timeout_s - EARLY_S
+        end_s = call.outcome.ended_s or self._now()
+        was_given_up = any(
+            fault.began_s <= end_s - timeout_s
+            and call.work_s + self.work_after_s(fault.began_s) > timeout_s
+            for fault in self._recent
+            if fault.cause is Cause.SERVER_STOPPING
+        )
+        self.has_given_up |= was_given_up
+        return was_given_up
 
     def work_after_s(self, time_s: float) -> float:
         """What the calls that were under way at a time may have left to do, at most."""
@@ -391,11 +400,11 @@ class Oracle:
         """Whether a stop of the server, which should have finished it, explains its error."""
         outcome = call.outcome
         status = None if outcome.status == 200 and call.port is Port.HTTP else outcome.status
-        return self._should_be_finished(call) and not (
+        return not (
             self._explains_itself(call, status)
             or (call.sequence is not None and self._sequence_explains(call, status))
             or (bool(call.places) and self._region_explains(call, status))
-        )
+        ) and self._should_be_finished(call)
 
     def _is_explained(self, call: Call) -> bool:
         """Whether the call itself, or a fault, explains its error."""
@@ -408,6 +417,7 @@ class Oracle:
             or (call.sequence is not None and self._sequence_explains(call, status))
             or self._fault_explains(call, status)
             or (bool(call.places) and self._region_explains(call, status))
+            or (status in (None, 500, 13) and self._was_given_up(call))
         )
 
     def _region_explains(self, call: Call, status: int | None) -> bool:
@@ -428,9 +438,9 @@ class Oracle:
             return status in (None, 503, 429, 14) and self._may_be_full(call)
         if outcome.error.endswith(_QUEUE_TIMEOUT):
             limit_us = min(filter(None, (call.timeout_us, _default_timeout_us(call))), default=0)
-            return status in (None, 503, 14) and 0 < limit_us <= (waited_s + _EARLY_S) * 1e6
+            return status in (None, 503, 14) and 0 < limit_us <= (waited_s + EARLY_S) * 1e6
         if status == 4 and call.port is Port.GRPC:
-            return call.deadline_s is not None and waited_s >= call.deadline_s - _EARLY_S
+            return call.deadline_s is not None and waited_s >= call.deadline_s - EARLY_S
         return False
 
     def _fault_explains(self, call: Call, status: int | None) -> bool:
