@@ -15,7 +15,7 @@ from greenlet import GreenletExit
 
 from tests.simulation.files import File, SocketFile
 from tests.simulation.machine import SECOND_NS, Machine, ProcessEnd
-from tests.simulation.system import thread_pool
+from tests.simulation.threads import thread_pool
 
 _HIGH_WATER_BYTES = 64 << 10
 _LOW_WATER_BYTES = 16  # of uvloop, where asyncio has a quarter of the other

@@ -20,7 +20,7 @@ STREAM_BYTES = 212_992  # the usual size of a buffer
 _MESSAGE_BYTES = 767  # what Linux needs for a small message, beside its bytes
 _PIECE_BYTES = 32 << 10  # of a stream: a piece that is not larger is not cut
 _MICROSECOND_NS = 1000
-_F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW = 1, 2, 4
+F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW = 1, 2, 4
 
 
 def system_error(number: int) -> OSError:
@@ -490,7 +490,7 @@ class MemoryFile(File):
 
     def add_seals(self, seals: int) -> None:
         """Forbid changes of its size, or of its seals."""
-        if self.seals & _F_SEAL_SEAL:
+        if self.seals & F_SEAL_SEAL:
             raise system_error(errno.EPERM)
         self.seals |= seals
 

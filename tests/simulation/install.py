@@ -40,7 +40,8 @@ from pytriton.serving.server.frontend.process import run_front_end
 from pytriton.serving.server.process import event_loop, logs, resources
 from tests.simulation.event_loop import SimulatedLoop
 from tests.simulation.machine import Machine, SimulatedProcess
-from tests.simulation.system import StandIn, stand_ins
+from tests.simulation.stand_in import StandIn
+from tests.simulation.system import stand_ins
 
 # Packages that are not simulated, or need what is not installed everywhere.
 _LEFT_OUT = (
