@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many small changes of the source the tests notice.
+
+`list` prints the changes that a seed chooses. `reach` runs the tests once and finds out which test
+files reach them. `run` runs those files for each change, those that take least first, until one
+fails. `table` prints what `run` has found so far. Steps that were stopped go on where they were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import queue
+import shutil
+import signal
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+
+from tests import parts, suite
+from tests.mutations import choosing, marks
+from tests.mutations.copies import REPOSITORY, Copy, Outcome
+from tests.mutations.state import LONG, QUICK, State, batches, reaching
+
+OPTIONS = {QUICK: ("--parts", parts.CORE), LONG: ("--parts", ",".join(parts.PARTS))}
+ALONE = "tests/simulation/"  # replaces threads and sockets of the whole process
+
+
+def is_quick(file: str) -> bool:
+    """Whether the default runs a test file."""
+    return parts.part_of(file) == parts.CORE
+
+
+def runs_in(file: str, part: str) -> bool:
+    """Whether tests of a file belong to the default, or whether some belong to the rest."""
+    if part == QUICK:
+        return is_quick(file)
+    return not is_quick(file) or "mark.part(" in (REPOSITORY / file).read_text()
+
+
+def say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201  this is a command
+
+
+def read_sources() -> dict[str, bytes]:
+    """The files of the package."""
+    paths = sorted((REPOSITORY / "src/pytriton").rglob("*.py"))
+    return {path.relative_to(REPOSITORY).as_posix(): path.read_bytes() for path in paths}
+
+
+def test_files(places: list[str]) -> list[str]:
+    """The test files in these files and folders."""
+    paths = [REPOSITORY / place for place in places]
+    found = {file for path in paths for file in ([path], path.rglob("test_*.py"))[path.is_dir()]}
+    return sorted(file.relative_to(REPOSITORY).as_posix() for file in found)
+
+
+def reach(state: State, part: str, places: list[str], folder: pathlib.Path) -> None:
+    """Run tests of a part once, in a copy with marks where the mutations are."""
+    copy, sources = Copy(folder / part), read_sources()
+    shutil.copy(marks.__file__, copy.folder / "src/pytriton_reached.py")
+    for file in {each.file for each in state.mutations}:
+        here = {number: each for number, each in enumerate(state.mutations) if each.file == file}
+        copy.write(file, choosing.mark(sources[file], here))
+    side_by_side = ("-n", str(suite.worker_count(suite.available_cores())))
+    files = [file for file in test_files(places) if runs_in(file, part)]
+    for are_alone in (True, False):
+        if together := [file for file in files if file.startswith(ALONE) == are_alone]:
+            outcome = copy.test(*OPTIONS[part], *side_by_side, *together)
+            if outcome.stopped_in:
+                raise SystemExit((copy.folder / "output.txt").read_text())
+            say(f"{part}: {len(together)} files have run; marks may make tests fail, here "
+                f"{len(outcome.failed)}")  # fmt: skip
+            log = copy.watched / "log"
+            found = reaching(log.read_text() if log.exists() else "")
+            state.add_reach(found, dict.fromkeys(together, 0.0) | outcome.seconds)
+    state.finish_reach(part)
+
+
+class Judge:
+    """Finds tests that fail with a mutation, and not without it."""
+
+    def __init__(self, state: State, folder: pathlib.Path) -> None:
+        self.copy = Copy(folder)
+        self._state = state
+        self._sources = read_sources()
+        self._failing: dict[str, list[str] | None] = {}  # without a mutation; None: not all ran
+
+    def catch(self, number: int, part: str) -> str | None:
+        """The test of a part that fails, if there is one."""
+        mutation = self._state.mutations[number]
+        original = self._sources[mutation.file]
+        files = [file for file in self._state.files[number] if runs_in(file, part)]
+        seconds = {file: self._state.seconds.get(file, 0.0) for file in files}
+        for batch in batches(seconds, ALONE):
+            left = list(batch)
+            while left:
+                self.copy.write(mutation.file, mutation.apply(original))
+                blamed = self._run(left, part, "-x").blamed
+                self.copy.write(mutation.file, original)
+                if blamed is None:
+                    break
+                file = blamed.partition("::")[0]
+                file = file if file in left else left[0]
+                if by := self._confirm(file, part, mutation):
+                    return by
+                left.remove(file)
+        return None
+
+    def _confirm(self, file: str, part: str, mutation: choosing.Mutation) -> str | None:
+        """What fails in a file once more, other than what fails without the mutation."""
+        if file not in self._failing:
+            outcome = self._run([file], part)
+            self._failing[file] = None if outcome.stopped_in else outcome.failed
+        failing = self._failing[file]
+        if failing is None:
+            say(f"{file} does not end in time by itself, and is left out")
+            return None
+        self.copy.write(mutation.file, mutation.apply(self._sources[mutation.file]))
+        outcome = self._run([file], part, "-x", *(f"--deselect={test}" for test in failing))
+        self.copy.write(mutation.file, self._sources[mutation.file])
+        return f"{file} (did not end)" if outcome.stopped_in else outcome.blamed
+
+    def _run(self, files: list[str], part: str, *options: str) -> Outcome:
+        limit_s = 60 + 5 * sum(self._state.seconds.get(file, 0.0) for file in files)
+        options = (*OPTIONS[part], "-p", "no:xdist", *options)
+        return self.copy.test(*options, *files, limit_s=limit_s)
+
+
+def run(state: State, part: str, jobs: int, folder: pathlib.Path) -> None:
+    """Find tests of a part that fail for each mutation which none has caught yet."""
+    left = state.left(part)
+    seconds = sum(state.seconds.get(file, 0.0) for each in left for file in state.files[each])
+    say(f"{part}: {len(left)} changes; all files that reach them take {seconds / 60:.0f} minutes")
+    judges: queue.SimpleQueue[Judge] = queue.SimpleQueue()
+    all_judges = [Judge(state, folder / f"{part}-{number}") for number in range(jobs)]
+    for judge in all_judges:
+        judges.put(judge)
+
+    def judge_one(number: int) -> None:
+        judge = judges.get()
+        try:
+            by = judge.catch(number, part)
+        finally:
+            judges.put(judge)
+        state.add_result(number, part, by)
+        say(f"{state.mutations[number].file}:{state.mutations[number].line} {part}: {by}")
+
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            list(pool.map(judge_one, left))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for judge in all_judges:
+                judge.copy.close()
+            raise
+
+
+def main() -> None:
+    """Do one step of it."""
+    parser = argparse.ArgumentParser(prog="scripts/mutate", description=__doc__)
+    parser.add_argument("step", choices=["list", "reach", "run", "table"])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=40)
+    parser.add_argument("--rooms", nargs="+", help="where the changes are (default: all rooms)")
+    parser.add_argument("--tests", nargs="+", default=["tests"], help="files and folders")
+    parser.add_argument("--all", action="store_true", help="the long part, too")
+    parser.add_argument("--jobs", type=int, default=suite.available_cores())
+    parser.add_argument("--state", type=pathlib.Path, default=REPOSITORY / "build/mutations")
+    arguments = parser.parse_args()
+    # A shell ignores SIGINT for its background jobs. Servers of tests would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    sources = read_sources()
+    chosen = choosing.choose(sources, arguments.seed, arguments.count, arguments.rooms)
+    if arguments.step == "list":
+        for each in chosen:
+            say(f"{each.file}:{each.line} {each.words}\n{each.diff(sources[each.file])}\n")
+        return
+    state = State(arguments.state, chosen)
+    for part in (QUICK, LONG) if arguments.all else (QUICK,):
+        with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
+            if arguments.step == "reach" and part not in state.reached_parts:
+                reach(state, part, arguments.tests, pathlib.Path(folder))
+            elif arguments.step == "run":
+                run(state, part, arguments.jobs, pathlib.Path(folder))
+    say(state.table())
+
+
+if __name__ == "__main__":
+    main()
