@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import sys
 
 import hypothesis
 import pytest
 
+from pytriton.base.lazy_module import LazyModule
 from tests import parts, peers, scheduling
 from tests.compiling import compile_share
 from tests.pauses import sitecustomize as pauses
+
+testing = LazyModule("pytriton.testing")
 
 # No test has a time limit: a machine may be busy with other things.
 hypothesis.settings.register_profile(
@@ -108,10 +113,14 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Hides GPUs, as what is compared was recorded on machines without one."""
-    with pytest.MonkeyPatch.context() as patch:
+    """Hides GPUs, as what is compared was recorded on machines without one; forks servers."""
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
         if item.get_closest_marker("gpu") is None:
             patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        if item.get_closest_marker("real_start") or item.config.option.pauses:
+            patch.setenv("PYTRITON_TEST_SERVER_START", "spawn")
+        elif "pytriton.triton" in sys.modules:
+            stack.enter_context(testing.forked_servers())
         return (yield)
 
 

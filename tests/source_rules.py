@@ -39,7 +39,8 @@ BESIDE_THE_CHAIN = {
     # Runs models by the server's own rules on configurations, requests and metrics.
     "testing": LEAVES
     | {"pb_utils", "python_backend", "engine", "repository"}
-    | {"functions", "client", "decorators", "models", "proxy", "triton"},
+    | {"functions", "client", "decorators", "models", "proxy", "triton"}
+    | {"server_process", "template"},
     # Every run of pytest imports it: it imports what it needs when a test asks for a server.
     "pytest_plugin": frozenset({"base", "testing"}),
     "trace_summary": frozenset({"utils"}),
@@ -53,6 +54,9 @@ BESIDE_THE_CHAIN = {
     "plots": frozenset(),
     # The user's process talks to the server over a channel and does not load it.
     "server_process": LEAVES | {"transport", "functions"},
+    # Forks processes that have their imports already; nothing of what they do.
+    "template": LEAVES | {"template_process", "transport"},
+    "template_process": LEAVES | {"transport"},
     "remote_triton": LEAVES | {"client", "transport", "functions", "server_process", "triton_base"},
     "triton_base": LEAVES | {"functions", "decorators", "models", "proxy"},
     # The server in a program's own process, and tensors that it exchanges by DLPack.
@@ -125,6 +129,14 @@ TOP = frozenset({"", "__main__", "check", "commands"})
 # Modules that strings name for another process, which is started with them or imports them first.
 NAMED_FOR_OTHER_PROCESSES = {
     "pytriton.binding.server_process": frozenset({"pytriton.serving.server"}),
+    "pytriton.testing.template": frozenset(
+        {
+            "pytriton.serving.server",
+            "pytriton.serving.server.main",
+            "pytriton.serving.server.repository_main",
+            "pytriton.serving.server.worker_zygote",
+        }
+    ),
     "pytriton.runtime.executor.python_process": frozenset(
         {"pytriton.runtime.worker_process.zygote"}
     ),

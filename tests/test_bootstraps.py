@@ -12,8 +12,9 @@ from pytriton.binding import server_process
 from pytriton.runtime.executor import python_process
 
 BOOTSTRAPS = {
-    "server of bound models": (server_process._FOR_BOUND_MODELS, []),
-    "server of repositories": (server_process._FOR_REPOSITORIES, []),
+    f"server: {entry}": (server_process._BOOTSTRAP.format(load=load, entry=entry), [])
+    for entry, load in server_process.LOAD_OF.items()
+} | {
     "zygote": (python_process._ZYGOTE_BOOTSTRAP, ["pytriton.serving.server.main"]),
 }
 STAND_IN = """

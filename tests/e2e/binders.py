@@ -9,7 +9,7 @@ import psutil
 
 from pytriton.triton import RemoteTriton, Triton
 from tests.e2e.http_client import is_ready
-from tests.e2e.scripts import SAY_WHEN_SERVING, Script, is_server
+from tests.e2e.scripts import SAY_WHEN_SERVING, Script, own_servers
 from tests.e2e.waiting import eventually
 
 # The model doubles what it is given; some values have it do something else.
@@ -85,9 +85,7 @@ class Binders:
 
 def server_process() -> psutil.Process:
     """The server that this process started last; fixtures of other tests may have theirs."""
-    children = psutil.Process().children()
-    servers = [child for child in children if is_server(child)]
-    return max(servers, key=psutil.Process.create_time)
+    return max(own_servers(), key=psutil.Process.create_time)
 
 
 def binders_of(triton: Triton, http_port: int, start_script) -> Binders:

@@ -197,6 +197,11 @@ class Script:
 def is_server(process: psutil.Process) -> bool:
     """Whether it is a server that a `Triton` started, and is not gone by now."""
     try:
-        return "--control-fd" in process.cmdline()
+        return "--control-fd" in " ".join(process.cmdline())  # a title is one word
     except psutil.NoSuchProcess:
         return False
+
+
+def own_servers() -> list[psutil.Process]:
+    """Those of the test's own process, which a template may have forked for it."""
+    return [each for each in psutil.Process().children(recursive=True) if is_server(each)]

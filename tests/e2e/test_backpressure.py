@@ -15,6 +15,7 @@ from tritonclient.grpc import service_pb2
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.triton import Triton, TritonConfig
 from tests.e2e.http_client import call
+from tests.e2e.scripts import own_servers
 from tests.e2e.waiting import eventually
 
 RESPONSES = 100_000
@@ -54,9 +55,9 @@ def flood(request, ports):
     model = Flood()
     tensors = [Tensor(name=name, dtype=np.uint8, shape=(-1,)) for name in "xy"]
     config = ModelConfig(batching=False, decoupled=True)
-    others = set(psutil.Process().children())
+    others = set(own_servers())
     with Triton(config=TritonConfig(**ports)) as triton:
-        (model.server,) = set(psutil.Process().children()) - others
+        (model.server,) = set(own_servers()) - others
         triton.bind("flood", getattr(model, request.param), tensors[:1], tensors[1:], config=config)
         triton.bind("other", lambda requests: requests, tensors[:1], tensors[1:])
         yield model

@@ -21,7 +21,7 @@ from tests.e2e.conftest import new_ports
 from tests.e2e.grpc_infer import GrpcCaller
 from tests.e2e.http_client import call, infer, infer_json
 from tests.e2e.load import ConstantLoad
-from tests.e2e.scripts import SERVE
+from tests.e2e.scripts import SERVE, own_servers
 from tests.e2e.waiting import DEADLINE_S, eventually
 
 X = Tensor(name="x", dtype=np.float32, shape=(-1,))
@@ -73,7 +73,7 @@ class Served:
     def core(self):
         (core,) = [
             each
-            for each in psutil.Process().children()
+            for each in own_servers()
             if any(child.laddr.port == self.port for child in each.net_connections())
         ]
         return core

@@ -16,7 +16,7 @@ from pytriton.model_config.common import ModelWarmup, WarmupInput
 from pytriton.triton import Triton, TritonConfig
 from tests.e2e.conftest import new_ports
 from tests.e2e.http_client import call, infer, is_port_free, is_ready
-from tests.e2e.scripts import GONE_WITHIN_S, is_server
+from tests.e2e.scripts import GONE_WITHIN_S, own_servers
 from tests.e2e.waiting import DEADLINE_S, eventually
 
 X = Tensor(name="x", dtype=np.float32, shape=(-1,))
@@ -38,8 +38,7 @@ def _count_others():
 
 
 def servers() -> list[psutil.Process]:
-    children = set(psutil.Process().children(recursive=True)) - others
-    return [child for child in children if is_server(child)]
+    return [server for server in own_servers() if server not in others]
 
 
 def pytriton_threads() -> list[threading.Thread]:

@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
+import pathlib
 import sys
 from typing import Any
 
 import pytest
 
+from tests.collected import items_in
 from tests.simulation.systems import RealSystem, SimulatedSystem, System
+
+
+def pytest_collection_modifyitems(items):
+    for item in items_in(pathlib.Path(__file__).parent, items):
+        item.add_marker(pytest.mark.real_start)  # by the `subprocess` of the simulation
 
 
 @pytest.fixture(

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pytriton.base.errors import ErrorCode
 from pytriton.base.lazy_module import LazyModule
@@ -26,7 +26,7 @@ from pytriton.runtime.transport.link import stream_pair
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from pytriton.base.log_lines import SentLines
     from pytriton.runtime.functions.bound_config import AnyModel
@@ -46,8 +46,9 @@ _BOOTSTRAP = (
     "from pytriton.base.openblas import {load}; {load}(); "
     "from pytriton.serving.server.{entry} import main; gc.freeze(); gc.enable(); main(sys.argv[1:])"
 )
-_FOR_BOUND_MODELS = _BOOTSTRAP.format(load="load_for_copying", entry="main")
-_FOR_REPOSITORIES = _BOOTSTRAP.format(load="load_without_threads", entry="repository_main")
+FOR_BOUND_MODELS, FOR_REPOSITORIES = "main", "repository_main"  # what the process runs
+# By that, the function with which it loads numpy.
+LOAD_OF = {FOR_BOUND_MODELS: "load_for_copying", FOR_REPOSITORIES: "load_without_threads"}
 
 
 class ServerGoneError(PyTritonRuntimeError):
@@ -254,12 +255,49 @@ def _error_of(answer: control.CallDone) -> PyTritonRuntimeError | PyTritonValida
     return PyTritonRuntimeError(answer.error)
 
 
+class ChildProcess(Protocol):
+    """A process that was started, such as a `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended; raises `subprocess.TimeoutExpired`."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+
+
+class StartProcess(Protocol):
+    """Starts the process of a server."""
+
+    def __call__(self, entry: str, arguments: Sequence[str], descriptor: int) -> ChildProcess:
+        """Start a process that runs `main` of an entry with arguments; it inherits a descriptor."""
+
+
+def start_process(entry: str, arguments: Sequence[str], descriptor: int) -> ChildProcess:
+    """Start a new Python; see `StartProcess`."""
+    code = _BOOTSTRAP.format(load=LOAD_OF[entry], entry=entry)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, IMPORT_FOLDER, *arguments],
+        stdin=subprocess.DEVNULL,
+        pass_fds=(descriptor,),
+    )
+
+
 class ServerProcess:
-    """A running server. `start` returns when its ports are open."""
+    """A running server. `start` returns when its ports are open.
+
+    Attributes:
+        start_process: how processes are started; tests have a faster way.
+    """
+
+    start_process: ClassVar[StartProcess] = staticmethod(start_process)
 
     def __init__(self, on_exit: Callable[[ServerProcess], None]) -> None:
         self._on_exit = on_exit
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._link: ServerLink | None = None
 
     def start(
@@ -280,16 +318,11 @@ class ServerProcess:
             PyTritonRuntimeError: A port could not be opened, or the process ended.
             TimeoutError: It did not start in time.
         """
-        code = _FOR_REPOSITORIES if config.get("model_repository") else _FOR_BOUND_MODELS
+        entry = FOR_REPOSITORIES if config.get("model_repository") else FOR_BOUND_MODELS
         ours, theirs = stream_pair()
-        arguments = [
-            sys.executable, "-c", code, IMPORT_FOLDER,
-            "--control-fd", str(theirs.fileno()), "--parent", str(os.getpid()),
-        ]  # fmt: skip
+        arguments = ["--control-fd", str(theirs.fileno()), "--parent", str(os.getpid())]
         with theirs:
-            self._process = subprocess.Popen(
-                arguments, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),)
-            )
+            self._process = self.start_process(entry, arguments, theirs.fileno())
         try:
             if meanwhile is not None:
                 meanwhile()

@@ -9,6 +9,7 @@ from pytriton.testing.functions import FunctionHarness
 from pytriton.testing.harness import ModelHarness
 from pytriton.testing.records import LogLine, Request, Response, ResponseError
 from pytriton.testing.server import RunningServer, StartServer
+from pytriton.testing.template import forked_servers
 
 __all__ = [
     "FakeClock",
@@ -23,4 +24,5 @@ __all__ = [
     "RuleError",
     "RunningServer",
     "StartServer",
+    "forked_servers",
 ]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytriton.client import DecoupledModelClient, ModelClient
+from pytriton.testing.template import forked_servers
 from pytriton.triton import Triton, TritonConfig
 
 LOOPBACK = "127.0.0.1"
@@ -106,7 +107,8 @@ class StartServer:
         try:
             for function in functions:
                 triton.bind(function)
-            triton.run()
+            with forked_servers():
+                triton.run()
         except BaseException:
             triton.stop()
             raise
