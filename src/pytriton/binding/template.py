@@ -13,6 +13,8 @@ spared. What it has of its own is sent: arguments, variables, folder, descriptor
   if what processes inherit does: signals, limits, cores, umask, user, group of processes.
 - The process is a child of the template, which tells its exit code over a pipe. Signals are sent by
   a pidfd, so they reach no other process that has got the same id.
+- What lists of processes show is the template's: its variables, and its command line unless the
+  package setproctitle is installed.
 - The template ends when this process does, as its socket ends. The processes go on, and end as
   they do without it: a server watches its control socket and the process that started it.
 - If the template ends, everything is started as usual from then on. Of a process that it has
@@ -124,7 +126,8 @@ class ForkedProcess:
             subprocess.TimeoutExpired: It has not ended in time.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        self._await(self._pipe, end, timeout)
+        if self.returncode is None:
+            self._await(self._pipe, end, timeout)
         with self._lock:
             if self.returncode is None:
                 code = template_process.exit_code_of(os.read(self._pipe, 16))
