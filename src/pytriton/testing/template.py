@@ -34,6 +34,11 @@ _MODULES = {
 }
 
 
+def is_forking() -> bool:
+    """Whether servers are forked where it is safe."""
+    return os.environ.get(START_SETTING) != "spawn"
+
+
 class ServerTemplates:
     """The templates of servers, each started when the first server needs it."""
 
@@ -44,7 +49,7 @@ class ServerTemplates:
 
     def start_process(self, entry: str, arguments: Sequence[str], descriptor: int) -> ChildProcess:
         """Fork a server where that is safe, or start it as usual; see `StartProcess`."""
-        if os.environ.get(START_SETTING) == "spawn":
+        if not is_forking():
             return start_process(entry, arguments, descriptor)
         program = Program(f"pytriton.serving.server.{entry}", "main", ("-c", *arguments))
         with Path(os.devnull).open("rb") as nothing:
