@@ -1,20 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting and ending a real server process: what goes wrong at its start is said clearly."""
+"""Starting and ending a real server process: what goes wrong at its start is said clearly.
+
+All of it is the same for one that is forked from a template.
+"""
 
 from __future__ import annotations
 
+import subprocess
 import threading
 
 import psutil
 import pytest
 
 from pytriton.binding.server_process import ServerProcess
+from pytriton.binding.template import ForkedProcess, can_fork
 from pytriton.exceptions import PyTritonRuntimeError, PyTritonValidationError
+from pytriton.testing import forked_servers
 
 pytestmark = pytest.mark.e2e
 
 QUIET = {"http_port": 0, "allow_grpc": False, "allow_metrics": False}
 START_TIMEOUT_S = 180.0
+
+
+@pytest.fixture(
+    autouse=True,
+    params=[
+        "started",
+        pytest.param("forked", marks=pytest.mark.skipif(not can_fork(), reason="not safe here")),
+    ],
+)
+def kind(request, monkeypatch):
+    if request.param == "started":
+        monkeypatch.setenv("PYTRITON_TEST_SERVER_START", "spawn")
+    with forked_servers():
+        yield ForkedProcess if request.param == "forked" else subprocess.Popen
 
 
 @pytest.fixture
@@ -28,10 +48,11 @@ def server():
         assert ended.wait(START_TIMEOUT_S)
 
 
-def test_server_starts_and_ends_in_order(server):
+def test_server_starts_and_ends_in_order(server, kind):
     started = server.start(QUIET, START_TIMEOUT_S)
     assert started.http_port > 0
     assert server.is_alive()
+    assert isinstance(server._process, kind)
 
     server.stop(START_TIMEOUT_S)
 

@@ -20,7 +20,10 @@ import pytest
 from pytriton.base.package import IMPORT_FOLDER
 from pytriton.binding import server_process, template
 from pytriton.binding.template import Program, Template
+from pytriton.testing import forked_servers
 from pytriton.testing.template import _MODULES
+from tests.e2e.conftest import new_ports
+from tests.e2e.scripts import Script
 from tests.e2e.waiting import DEADLINE_S, eventually
 
 pytestmark = [
@@ -335,3 +338,36 @@ def test_forked_child_of_the_test_leaves_the_template_alone(own, fork):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert first.poll() is None
     assert fork(own)[0] is not None
+
+
+@pytest.mark.real_start  # the others are in such a block
+def test_server_is_started_as_usual_outside_of_the_block():
+    usual = server_process.start_process
+    with forked_servers(), forked_servers():
+        pass
+    assert server_process.ServerProcess.start_process is usual
+    with forked_servers():
+        with forked_servers():
+            pass
+        assert server_process.ServerProcess.start_process is not usual
+
+
+SERVE_FORKED = """
+from pytriton.testing import forked_servers
+
+with forked_servers(), Triton() as triton:
+    triton.bind("Model", identity, [X], [Y])
+    print(triton._triton_server.pid, flush=True)
+    threading.Event().wait()
+"""
+
+
+def test_forked_server_ends_with_the_process_that_serves(tmp_path):
+    with Script(tmp_path, SERVE_FORKED, new_ports()) as script:
+        pid = script.say()
+        of_template = psutil.Process(pid).parent()
+        assert of_template.ppid() == script.process.pid
+        script.process.kill()
+
+        assert eventually(lambda: not psutil.pid_exists(pid))
+        assert eventually(lambda: not psutil.pid_exists(of_template.pid))

@@ -66,9 +66,10 @@ _users = 0
 
 @contextlib.contextmanager
 def forked_servers() -> Iterator[None]:
-    """Let each `Triton` of this process fork its server while this is entered, where it is safe.
+    """Let each `Triton` of this process fork its server while this is entered.
 
-    The environment variable `PYTRITON_TEST_SERVER_START=spawn` turns it off.
+    The first one takes as long as usual, each other one a tenth of that. Where forking is not safe,
+    and with `PYTRITON_TEST_SERVER_START=spawn` in the environment, servers are started as usual.
     """
     global _users  # noqa: PLW0603
     with _lock:
