@@ -43,7 +43,7 @@ LIMITS = {
     **{f"three{number}": THREE for number in range(1, 7)},
     "many": {"quotas": [{"requests_per_s": NEVER, "burst": 100}]},
     "few": {"quotas": [{"models": ["held", "short"], "concurrent": 2}]},
-    "bytes": {"quotas": [{"models": ["plain"], "bytes_per_s": 4}]},
+    "bytes": {"quotas": [{"models": ["plain"], "bytes_per_s": 4 * NEVER}]},
     "parts": {"quotas": [{"requests_per_s": NEVER, "burst": 5}]},
     "flood": {},
     "bob": {},
@@ -244,14 +244,13 @@ def test_steps_of_an_ensemble_are_not_charged_again(server):
 
 
 def test_bytes_beyond_a_quota_are_refused_until_they_are_paid_off(server):
-    first = ask(server, "bytes")[0]
-    second = ask(server, "bytes")
+    statuses = [ask(server, "bytes")[0] for _ in range(3)]
+    _, headers, body = ask(server, "bytes")
 
-    assert first == 200
-    assert second[0] in (200, 429)  # the first one has used up exactly one second
-    statuses = [ask(server, "bytes")[0] for _ in range(4)]
-    assert 429 in statuses
-    assert metric(server, "nv_principal_refused_count", limit="bytes_per_s") > 0
+    assert statuses == [200, 429, 429]
+    assert 900 < int(headers["Retry-After"]) <= 1000  # for the four bytes of the first one
+    assert "0.004 bytes of inputs per second, is 4 ahead" in json.loads(body)["error"]
+    assert metric(server, "nv_principal_refused_count", limit="bytes_per_s") == 3
 
 
 def hold(server, name: str):
