@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +13,16 @@ import pytest
 import tritonclient.grpc as grpc_client
 
 from tests.e2e.http_client import call
-from tests.e2e.waiting import DEADLINE_S
-from tests.repository_e2e.model_files import DECOUPLED, config, decoupled_code, ensemble, model
+from tests.e2e.waiting import DEADLINE_S, eventually
+from tests.repository_e2e.model_files import (
+    DECOUPLED,
+    HELD,
+    HOLD,
+    config,
+    decoupled_code,
+    ensemble,
+    model,
+)
 
 BUCKETS = """model_metrics { metric_control [
     { metric_identifier { family: "nv_inference_first_response_histogram_ms" }
@@ -33,8 +42,9 @@ def server(start_module_server):
         "many": model(settings=config("dynamic_batching { }")),
         "cached": model(settings=config("response_cache { enable: true }")),
         "stream": model(
-            decoupled_code("send(x)\ntime.sleep(0.3)\nsend(x)"),
+            decoupled_code(f"send(x)\n{HOLD}\nsend(x)"),
             config(DECOUPLED + BUCKETS, max_batch_size=0),
+            **HELD,
         ),
         "chain": ensemble("many", "many"),
     }
@@ -51,19 +61,25 @@ def value(server, name, model_name, more=""):
     return float(found[1])
 
 
-def consume_stream(server, model_name):
-    """Send one request on a stream, and wait for the end of its responses."""
+@contextlib.contextmanager
+def stream(server, model_name):
+    """Send one request on a stream; gives a function that waits for its next response.
+
+    The function returns whether that was the last one.
+    """
     answers = queue.Queue()
     tensor = grpc_client.InferInput("X", [1], "FP32")
     tensor.set_data_from_numpy(np.ones(1, np.float32))
+
+    def is_final() -> bool:
+        result, error = answers.get(timeout=DEADLINE_S)
+        assert error is None
+        return result.get_response().parameters["triton_final_response"].bool_param
+
     with server.grpc_client() as client:
         client.start_stream(lambda result, error: answers.put((result, error)))
         client.async_stream_infer(model_name, [tensor], enable_empty_final_response=True)
-        is_final = False
-        while not is_final:
-            result, error = answers.get(timeout=DEADLINE_S)
-            assert error is None
-            is_final = result.get_response().parameters["triton_final_response"].bool_param
+        yield is_final
 
 
 def counts(server, model_name):
@@ -100,13 +116,20 @@ def test_cached_answers_are_requests_without_a_queue(server):
 
 
 def test_stream_is_counted_at_its_first_response_and_at_its_end(server):
-    consume_stream(server, "stream")
+    first = "nv_inference_first_response_histogram_ms"
+    with stream(server, "stream") as is_final:
+        assert not is_final()
+        assert eventually(lambda: value(server, f"{first}_count", "stream") == 1)
+        assert counts(server, "stream")["request"] == 0
+        first_ms = value(server, f"{first}_sum", "stream")
+        (server.repository / "stream" / "1" / "hold").unlink()
+        assert [is_final(), is_final()] == [False, True]
 
-    first_ms = value(server, "nv_inference_first_response_histogram_ms_sum", "stream")
+    assert eventually(lambda: counts(server, "stream")["request"] == 1)
     whole_s = value(server, "nv_inference_request_latency_seconds_sum", "stream")
-    assert 0 < first_ms < whole_s * 1000 - 100  # a busy machine may see the first one late
-    bucket = "nv_inference_first_response_histogram_ms_bucket"
-    assert value(server, bucket, "stream", ',le="60000"') == 1
+    assert 0 < first_ms < whole_s * 1000
+    assert value(server, f"{first}_sum", "stream") == first_ms
+    assert value(server, f"{first}_bucket", "stream", ',le="60000"') == 1
     assert value(server, "nv_inference_batch_size_bucket", "stream", ',le="3"') == 1
 
 
