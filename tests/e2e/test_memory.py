@@ -166,7 +166,14 @@ def growth(process: psutil.Process, before: tuple[int, int]) -> int:
     return max(now - then for now, then in zip(resources(process), before, strict=True))
 
 
-def test_a_hundred_thousand_requests_leave_no_trace(start_script):
+ROUND = 20_000  # requests
+
+
+def memory(processes: list[psutil.Process]) -> np.ndarray:
+    return np.array([process.memory_info().rss for process in processes])
+
+
+def test_many_requests_leave_no_trace(start_script):
     script = start_script(FAILING, quiet=True).await_ready()
     processes = [psutil.Process(script.process.pid), psutil.Process(script.server_pids()[0])]
     body = json_body({"x": np.ones((1, 2), np.float32)})
@@ -176,26 +183,25 @@ def test_a_hundred_thousand_requests_leave_no_trace(start_script):
     )
     flood(script.http_port, [request], 200, connections=1)  # starts the threads of the log
     at_rest = [resources(process) for process in processes]
-    # Fills caches, the allocators' free lists, and what the garbage collector looks at only rarely.
     before = call(script.http_port, "/v2/models/Model/stats").json["model_stats"][0]
-    warm = flood(script.http_port, [request], 20_000, connections=32)
-    memory = [process.memory_info().rss for process in processes]
+    statuses = flood(script.http_port, [request], ROUND, connections=32)  # fills caches
+    grown = np.full(2, np.inf)
+    for _ in range(5):
+        size = memory(processes)
+        statuses += flood(script.http_port, [request], ROUND, connections=32)
+        grown = np.minimum(grown, memory(processes) - size)
+        # A leak of 16 bytes a request shows in each round, but what the allocators keep does not.
+        if max(grown) < 16 * ROUND:
+            break
 
-    statuses = flood(script.http_port, [request], 100_000, connections=32)
-
-    assert statuses.total() == 100_000
+    assert max(grown) < 16 * ROUND, grown
     assert 0.05 < statuses[500] / statuses.total() < 0.2
     (account,) = call(script.http_port, "/v2/models/Model/stats").json["model_stats"]
-    total = statuses + warm
     for name, status in (("success", 200), ("fail", 500)):
         earlier = before["inference_stats"][name]["count"]
-        assert account["inference_stats"][name]["count"] - earlier == total[status]
+        assert account["inference_stats"][name]["count"] - earlier == statuses[status]
     # Less than before where the last check for readiness was not over yet.
     assert eventually(lambda: max(map(growth, processes, at_rest)) <= 0), at_rest
-    # A leak of 16 bytes a request would show; allocators keep a few pages more or less.
-    pairs = zip(processes, memory, strict=True)
-    grown = [process.memory_info().rss - size for process, size in pairs]
-    assert max(grown) < 1.5 * MIB, grown
 
 
 def test_shared_memory_goes_back_when_nothing_is_asked(idle_since_the_beginning):
