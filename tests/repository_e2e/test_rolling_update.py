@@ -10,19 +10,20 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import sys
 import threading
 
 import numpy as np
+import psutil
 import tritonclient.grpc as triton_grpc
 
 from tests.e2e.http_client import infer
 from tests.e2e.waiting import eventually
-from tests.repository_e2e.balancer import CHECK_INTERVAL_S, Balancer
+from tests.repository_e2e.balancer import Balancer
 from tests.repository_e2e.model_files import code, model
+from tests.repository_e2e.steered_exit import GRACE_S, HALVES
 
-# In its first half the balancer notices, in its second clients go. On a busy machine, a look of the
-# balancer may take many times as long as it waits between two.
-GRACE_S = 30 * CHECK_INTERVAL_S
+COMMAND = (sys.executable, "-m", "tests.repository_e2e.steered_exit")
 X = np.ones((1, 1), np.float32)
 BODY = json.dumps({"inputs": [{"name": "X", "shape": [1, 1], "datatype": "FP32", "data": [1]}]})
 
@@ -99,10 +100,27 @@ class Clients:
         )
 
 
+def leave(server, services):
+    """End a server as soon as no service leads to it any more, and no client has a connection."""
+
+    def is_left():
+        ports = {server.http_port, server.grpc_port}
+        found = psutil.net_connections("tcp")
+        return not any(each.laddr.port in ports and each.status == "ESTABLISHED" for each in found)
+
+    noticed, left = [server.folder / name for name in HALVES]
+    server.signal()
+    assert eventually(lambda: not any(server in each.ready for each in services))
+    noticed.touch()
+    assert eventually(is_left)
+    left.touch()
+    assert server.exit_code() == 0
+
+
 def test_rolling_update_loses_no_request(start_server):
     repository = {"m": model(code("time.sleep(0.02); y = x"))}
-    flags = [f"--exit-grace-secs={GRACE_S}"]
-    servers = [start_server(repository, flags=flags) for _ in range(2)]
+    settings = {"flags": [f"--exit-grace-secs={GRACE_S}"], "command": COMMAND}
+    servers = [start_server(repository, **settings) for _ in range(2)]
     for server in servers:
         server.await_ready()
 
@@ -112,13 +130,12 @@ def test_rolling_update_loses_no_request(start_server):
         with Clients(http_service.port, grpc_service.port) as clients:
             for old in list(servers):
                 assert clients.have_been_served()
-                new = start_server(repository, flags=flags).await_ready()
+                new = start_server(repository, **settings).await_ready()
                 servers = [*servers, new]
                 for service in services:
                     service.servers = servers
                 assert eventually(lambda new=new: all(new in each.ready for each in services))
-                old.signal()
-                assert old.exit_code() == 0
+                leave(old, services)
                 servers = [each for each in servers if each is not old]
                 for service in services:
                     service.servers = servers
