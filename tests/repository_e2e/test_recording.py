@@ -250,8 +250,10 @@ def test_shadow_that_is_killed_or_hangs_fails_no_request(start_server, number):
 def test_process_of_the_shadow_that_is_killed_is_replaced(start_server):
     target = start_server(MODELS).await_ready()
     server = shadowed(start_server, target.http_port)
-    flood(server, 20)
-    assert eventually(lambda: accounted(server) == 20)
+    sent = 20
+    flood(server, sent)
+    assert eventually(lambda: accounted(server) == sent)
+    before = results(server)["equal"]
     (process,) = [
         each
         for each in psutil.Process(server.pid).children(recursive=True)
@@ -260,9 +262,11 @@ def test_process_of_the_shadow_that_is_killed_is_replaced(start_server):
     process.kill()
 
     def is_equal_again():
-        before = results(server)["equal"]
+        nonlocal sent
+        sent += 20
         assert flood(server, 20).ok.all()
-        return eventually(lambda: results(server)["equal"] > before, deadline_s=3)
+        assert eventually(lambda: accounted(server) == sent)
+        return results(server)["equal"] > before
 
     assert eventually(is_equal_again)
 
