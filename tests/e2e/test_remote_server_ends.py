@@ -17,6 +17,7 @@ from pytriton.client.exceptions import PyTritonClientTimeoutError
 from pytriton.exceptions import PyTritonInvalidOperationError, PyTritonRuntimeError
 from pytriton.model_config import Tensor
 from pytriton.runtime.functions.bound_model import BoundModel
+from pytriton.runtime.transport import rendezvous
 from pytriton.triton import RemoteTriton, Triton, TritonConfig, TritonSecurityConfig
 from tests.e2e.binders import SERVE, Binders, server_process
 from tests.e2e.http_client import infer, is_port_free, is_ready
@@ -173,14 +174,22 @@ def ending(ports, port):
         stopping.result()
 
 
-def test_server_that_is_about_to_end_is_waited_for(ending, server_later, remote, port):
+def test_server_that_is_about_to_end_is_waited_for(ending, server_later, remote, port, monkeypatch):
+    attempts = []
+    connect = rendezvous.connect
+
+    def count_attempts(*arguments):
+        attempts.append(arguments)
+        return connect(*arguments)
+
+    monkeypatch.setattr(rendezvous, "connect", count_attempts)
     with ThreadPoolExecutor(1) as threads:
         connecting = threads.submit(remote.connect)
-        is_early = eventually(connecting.done, 0.3)
+        assert eventually(lambda: len(attempts) > 2 or connecting.done())
+        assert not connecting.done()
         server_later.run()
         connecting.result()
 
-    assert not is_early
     assert ask(port) == 6
 
 
@@ -213,25 +222,40 @@ def test_late_end_of_a_connection_does_not_end_the_next_one(server, remote, port
 
 def test_connection_is_made_again_only_after_the_end_of_the_last(server, remote, port, monkeypatch):
     is_closing, may_close = threading.Event(), threading.Event()
+    order, connectors = [], []
     close = BoundModel.close
 
     def close_late(model, timeout_s):
         is_closing.set()
         may_close.wait()
         close(model, timeout_s)
+        order.append("closed")
+
+    class NotedLink(ServerLink):
+        def __init__(self, sock, on_end):
+            order.append("connected")
+            super().__init__(sock, on_end)
+
+    def connect():
+        connectors.append(threading.current_thread())
+        remote.connect()
+
+    def is_waiting():
+        return connectors and all(thread_is_in(connectors[0], at) for at in ("connect", "wait"))
 
     remote.connect()
     monkeypatch.setattr(BoundModel, "close", close_late)
+    monkeypatch.setattr(remote_triton, "ServerLink", NotedLink)
     with ThreadPoolExecutor(2) as threads:
         stopping = threads.submit(remote.stop)
         assert is_closing.wait(DEADLINE_S)
         assert not remote.is_connected()
-        connecting = threads.submit(remote.connect)
-        is_early = eventually(connecting.done, 0.2)
+        connecting = threads.submit(connect)
+        assert eventually(lambda: connecting.done() or is_waiting())
         may_close.set()
         connecting.result()
         assert stopping.result()
-        assert not is_early
+    assert order == ["closed", "connected"]
 
     serving = threading.Thread(target=remote.serve)
     serving.start()
