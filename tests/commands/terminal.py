@@ -16,7 +16,7 @@ import time
 
 import pyte
 
-_DEADLINE_S = 60.0  # generous: the machine may be busy
+from tests.e2e.waiting import DEADLINE_S
 
 
 class Terminal:
@@ -57,7 +57,7 @@ class Terminal:
 
     def wait_for(self, *texts: str, gone: str | None = None) -> str:
         """Wait until the screen has all texts, and does not have the one that is to be gone."""
-        end = time.monotonic() + _DEADLINE_S
+        end = time.monotonic() + DEADLINE_S
         while not all(text in self.text for text in texts) or (gone and gone in self.text):
             assert time.monotonic() < end, f"expected {texts} on the screen:\n{self.text}"
             if not self._read(0.1):
@@ -67,12 +67,13 @@ class Terminal:
 
     def wait_for_end(self) -> int:
         """Read until the program has ended; returns its exit code."""
-        end = time.monotonic() + _DEADLINE_S
+        end = time.monotonic() + DEADLINE_S
         while self.process.poll() is None and time.monotonic() < end:
             self._read(0.05)
         while self._read(0):
             pass
-        return self.process.wait(1)
+        assert self.process.poll() is not None, f"the program has not ended:\n{self.text}"
+        return self.process.returncode
 
     def close(self) -> None:
         if self.process.poll() is None:

@@ -471,8 +471,13 @@ def test_curl_needs_a_certificate_of_the_right_authority(mutual_server, name):
 
 
 def test_grpc_client_without_a_certificate_is_refused(mutual_server):
-    with triton_grpc_client(mutual_server) as client, pytest.raises(InferenceServerException):
-        client.is_server_live(client_timeout=5)
+    with (
+        triton_grpc_client(mutual_server) as client,
+        pytest.raises(InferenceServerException) as refusal,
+    ):
+        client.is_server_live(client_timeout=DEADLINE_S)
+
+    assert refusal.value.status() == "StatusCode.UNAVAILABLE"
 
 
 def test_optional_certificates_are_checked_if_they_are_shown(tmp_path, monkeypatch, front_ends):

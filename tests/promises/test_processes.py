@@ -22,7 +22,7 @@ thread = threading.Thread(target=triton.serve, daemon=True)
 thread.start()
 signalled.wait()
 assert triton.stop()
-thread.join(10)
+thread.join(180)
 print("true" if not thread.is_alive() else "false", flush=True)
 """
 
