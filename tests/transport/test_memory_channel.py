@@ -22,7 +22,7 @@ from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.refs import PartRef, TensorRef
-from tests.e2e.waiting import DEADLINE_S
+from tests.e2e.waiting import DEADLINE_S, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -385,6 +385,23 @@ def test_block_given_back_in_the_middle_of_a_message_is_told_after_it(
     assert "lent=0" in repr(left)
 
 
+class NotedLock:
+    """A lock that tells when somebody has to wait for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.is_awaited = threading.Event()
+        self.acquire, self.release = self._lock.acquire, self._lock.release
+
+    def __enter__(self) -> None:
+        if not self.acquire(blocking=False):
+            self.is_awaited.set()
+            self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
 def test_what_a_thread_sends_while_another_flushes_comes_once_and_in_order(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,11 +414,13 @@ def test_what_a_thread_sends_while_another_flushes_comes_once_and_in_order(
         sender.send(Cancel(count, 0))
     others = [threading.Thread(target=sender.send, args=[Cancel(count + 1, 0)])]
     send = sender.link._send
+    lock = NotedLock()
+    monkeypatch.setattr(sender, "_send_lock", lock)
 
     def send_beside_another(data: memoryview, descriptors: Sequence[int]) -> int:
         monkeypatch.setattr(sender.link, "_send", send)
         others[0].start()
-        others[0].join(0.1)
+        assert eventually(lambda: lock.is_awaited.is_set() or not others[0].is_alive())
         return send(data, descriptors)
 
     batches = []
