@@ -17,10 +17,12 @@ import pytest
 
 from pytriton.client import AsyncioDecoupledModelClient, DecoupledModelClient, ModelClient
 from pytriton.client.utils import create_client_from_url, wait_for_model_ready
+from pytriton.client.waiting import ReadinessWait
 from tests import peers
 from tests.client.models import PAUSE
 from tests.client.stalled_server import StalledServer
 from tests.collected import items_in
+from tests.e2e.waiting import eventually
 from tests.free_ports import first_of_free_ports
 
 MODELS = pathlib.Path(__file__).with_name("models.py")
@@ -134,6 +136,11 @@ class Gate:
         with ModelClient(self._url, "OpenGate") as client:
             client.infer_sample(self.data)
 
+    def await_guest(self) -> None:
+        """Wait until a model waits here."""
+        with ModelClient(self._url, "HasGuest") as client:
+            assert eventually(lambda: client.infer_sample(self.data)["is_there"][0])
+
 
 @pytest.fixture
 def gate(request):
@@ -148,6 +155,12 @@ def gate(request):
 def stalled(request):
     with StalledServer(request.param) as server:
         yield server
+
+
+@pytest.fixture
+def looks_once(monkeypatch):
+    """The time of each wait for a server or a model is up when it has its first answers."""
+    monkeypatch.setattr(ReadinessWait, "next_pause_s", lambda wait: None)
 
 
 @pytest.fixture(params=[DecoupledModelClient, AsyncioDecoupledModelClient])

@@ -19,6 +19,7 @@ from pytriton.triton import Triton, TritonConfig
 PAUSE = 10_000
 
 _open_gates: set[int] = set()
+_gates_with_guests: set[int] = set()
 _changed = threading.Condition()
 
 
@@ -44,6 +45,7 @@ def fail(x):
 
 def pass_gate(number):
     """Wait until somebody has asked the model `OpenGate` for this gate; it then stays open."""
+    _gates_with_guests.add(number)
     with _changed:
         _changed.wait_for(lambda: number in _open_gates)
 
@@ -61,6 +63,11 @@ def open_gate(gate):
         _open_gates.update(gate.ravel().tolist())
         _changed.notify_all()
     return {"opened": gate}
+
+
+@batch
+def has_guest(gate):
+    return {"is_there": np.isin(gate, list(_gates_with_guests)).astype(np.int32)}
 
 
 def tell_parameters(requests):
@@ -104,7 +111,9 @@ def bind_all(triton):
     optional_b = tensor("b", np.float32, -1, optional=True)
     n, value = tensor("n", np.int32, 1), tensor("value", np.int32, 1)
     sums = [tensor("add", np.float32, -1), tensor("sub", np.float32, -1)]
-    gate, passed, opened = (tensor(name, np.int32, 1) for name in ("gate", "passed", "opened"))
+    gate, passed, opened, is_there = (
+        tensor(name, np.int32, 1) for name in ("gate", "passed", "opened", "is_there")
+    )
     told = tensor("parameters", object, 1)
     for name, function, inputs, outputs, config in (
         ("AddSub", add_sub, [a, b], sums, ModelConfig(max_batch_size=16)),
@@ -115,6 +124,7 @@ def bind_all(triton):
         ("Failing", fail, [x], [y], None),
         ("Gated", wait_at_gate, [gate], [passed], None),
         ("OpenGate", open_gate, [gate], [opened], None),
+        ("HasGuest", has_guest, [gate], [is_there], None),
         ("Parameters", tell_parameters, [x], [told], None),
         ("Counter", count, [n], [value], streaming),
         ("PlainCounter", count_plain, [n], [value], ModelConfig(batching=False, decoupled=True)),

@@ -21,7 +21,7 @@ from pytriton.client.exceptions import (
 from pytriton.model_config.triton_model_config import TritonModelConfig
 from tests.client.operands import A, B
 from tests.client.scripted_server import ScriptedServer
-from tests.e2e.waiting import AT_ONCE_S, DEADLINE_S
+from tests.e2e.waiting import DEADLINE_S
 from tests.free_ports import free_ports
 
 
@@ -103,9 +103,10 @@ async def test_entering_waits_where_it_is_asked_to(url):
         assert client._model_config.model_name == "AddSub"
 
 
+@pytest.mark.usefixtures("looks_once")
 @in_a_loop
 async def test_entering_in_vain_closes_the_client(url):
-    client = AsyncioModelClient(url, "Nobody", lazy_init=False, init_timeout_s=AT_ONCE_S)
+    client = AsyncioModelClient(url, "Nobody", lazy_init=False, init_timeout_s=DEADLINE_S)
     with pytest.raises(PyTritonClientTimeoutError, match="Timeout while waiting for model"):
         async with client:
             pytest.fail("the model is not there")
@@ -114,9 +115,10 @@ async def test_entering_in_vain_closes_the_client(url):
         await client.infer_sample(A)
 
 
+@pytest.mark.usefixtures("looks_once")
 @in_a_loop
 async def test_unknown_model_is_unavailable(url):
-    async with AsyncioModelClient(url, "Nobody", init_timeout_s=AT_ONCE_S) as client:
+    async with AsyncioModelClient(url, "Nobody", init_timeout_s=DEADLINE_S) as client:
         with pytest.raises(PyTritonClientModelUnavailableError, match="model Nobody"):
             await client.infer_sample(A)
 
@@ -234,8 +236,15 @@ async def test_answer_that_is_none_of_triton_s_is_the_server_s_error():
 @in_a_loop
 async def test_wait_during_which_another_task_closes_is_refused(our_server, scheme):
     client = AsyncioModelClient(our_server.urls[scheme], "Nobody")
+    asked, ask = asyncio.Event(), client._general_client.is_model_ready
+
+    def is_model_ready(*model, **headers):
+        asked.set()
+        return ask(*model, **headers)
+
+    client._general_client.is_model_ready = is_model_ready
     waiting = asyncio.create_task(client.wait_for_model(DEADLINE_S))
-    await asyncio.wait([waiting], timeout=0.05)
+    await asyncio.wait_for(asked.wait(), DEADLINE_S)
     await client.close()
 
     with pytest.raises(PyTritonClientClosedError):
@@ -246,7 +255,7 @@ async def gated_inference(client, gate):
     """One that is in progress."""
     await client.model_config
     inference = asyncio.create_task(client.infer_sample(gate.data))
-    await asyncio.wait([inference], timeout=0.05)
+    await asyncio.to_thread(gate.await_guest)
     return inference
 
 

@@ -34,6 +34,7 @@ class Names:
         self.released = threading.Event()
         self.places = []
         self.failure = None
+        self.has_answered = False
         self._is_hanging = False
 
     def hang(self):
@@ -44,6 +45,7 @@ class Names:
             return _GETADDRINFO(host, port, type=type, flags=flags)
         if self._is_hanging:
             self.released.wait(LONG_LOOK_UP_S)
+        self.has_answered = True
         if self.failure is not None:
             raise self.failure
         return [(socket.AF_INET, type, 0, "", place) for place in self.places]
@@ -133,14 +135,13 @@ def test_name_that_is_not_known_is_an_error(get, names):
 
 def test_look_up_that_hangs_does_not_break_the_limit(names):
     names.hang()
-    began = time.monotonic()
     with (
         ModelClient(f"http://{NAME}", "Model") as client,
         pytest.raises(PyTritonClientTimeoutError, match=f"looking up the name {NAME} timed out"),
     ):
         client.wait_for_model(LIMIT_S)
 
-    assert time.monotonic() - began < LONG_LOOK_UP_S / 2
+    assert not names.has_answered
 
 
 def test_look_up_that_hangs_keeps_no_event_loop_from_ending(names):
@@ -149,11 +150,10 @@ def test_look_up_that_hangs_keeps_no_event_loop_from_ending(names):
             await client.wait_for_model(LIMIT_S)
 
     names.hang()
-    began = time.monotonic()
     with pytest.raises(PyTritonClientTimeoutError):
         asyncio.run(wait())
 
-    assert time.monotonic() - began < LONG_LOOK_UP_S / 2
+    assert not names.has_answered
 
 
 def test_look_up_that_hangs_keeps_no_program_from_ending():
@@ -165,7 +165,7 @@ from pytriton.client.exceptions import PyTritonClientTimeoutError
 def hang(host, port, **options):
     if options["flags"]:
         raise socket.gaierror
-    threading.Event().wait({LONG_LOOK_UP_S})
+    threading.Event().wait()
 
 socket.getaddrinfo = hang
 client = ModelClient("http://{NAME}", "Model")
@@ -178,7 +178,7 @@ except PyTritonClientTimeoutError:
         [sys.executable, "-W", "error", "-c", source],
         capture_output=True,
         text=True,
-        timeout=LONG_LOOK_UP_S / 2,
+        timeout=DEADLINE_S,
         check=True,
     )
 

@@ -7,12 +7,12 @@ import asyncio
 import gc
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from pytriton.client import AsyncioDecoupledModelClient, DecoupledModelClient
+from pytriton.client import AsyncioDecoupledModelClient, DecoupledModelClient, decoupled_client
 from pytriton.client.exceptions import (
     PyTritonClientClosedError,
     PyTritonClientInferenceServerError,
@@ -21,8 +21,9 @@ from pytriton.client.exceptions import (
     PyTritonClientTimeoutError,
     PyTritonClientValueError,
 )
+from pytriton.testing import FakeClock
 from tests.client.test_asyncio_client import in_a_loop
-from tests.e2e.waiting import AT_ONCE_S, DEADLINE_S, eventually
+from tests.e2e.waiting import DEADLINE_S, eventually, is_waiting
 
 
 def n(value):
@@ -102,8 +103,9 @@ def test_wrong_arguments_are_refused(responses):
         responses("Counter", "infer_sample")
 
 
+@pytest.mark.usefixtures("looks_once")
 def test_unknown_model_is_unavailable(decoupled_client_class, grpc_url):
-    runner = Runner(decoupled_client_class, grpc_url, "Nobody", init_timeout_s=AT_ONCE_S)
+    runner = Runner(decoupled_client_class, grpc_url, "Nobody", init_timeout_s=DEADLINE_S)
     with pytest.raises(PyTritonClientModelUnavailableError):
         runner.responses("infer_sample", n(1))
 
@@ -169,23 +171,20 @@ def test_stream_that_nobody_began_to_read_is_in_progress_also_when_it_was_droppe
         client.infer_sample(n(2))
 
 
-def test_stream_that_nobody_began_to_read_in_time_makes_room(grpc_url):
-    received = []
-    with DecoupledModelClient(grpc_url, "Counter", inference_timeout_s=AT_ONCE_S) as client:
+def test_stream_that_nobody_began_to_read_in_time_makes_room(grpc_url, monkeypatch):
+    clock = FakeClock()
+    monkeypatch.setattr(decoupled_client, "time", clock)
+    with DecoupledModelClient(grpc_url, "Counter", inference_timeout_s=DEADLINE_S) as client:
         unread = client.infer_sample(n(2))
+        clock.advance(DEADLINE_S)
+        with pytest.raises(PyTritonClientInferenceServerError, match="already in progress"):
+            client.infer_sample(n(2))
+        clock.advance(0.001)
 
-        def infer():
-            try:
-                received.extend(values_of(client.infer_sample(n(2))))
-            except PyTritonClientInferenceServerError:
-                return False
-            return True
-
-        assert eventually(infer)
-        with pytest.raises(PyTritonClientTimeoutError, match="to be read within 3 s"):
+        assert values_of(client.infer_sample(n(2))) == [0, 1]
+        with pytest.raises(PyTritonClientTimeoutError, match="to be read within 180 s"):
             next(unread)
 
-    assert received == [0, 1]
     assert list(unread) == []
 
 
@@ -199,11 +198,12 @@ def test_stream_closed_by_another_thread_ends_and_makes_room(grpc_url, gate):
     with DecoupledModelClient(grpc_url, "Counter", inference_timeout_s=DEADLINE_S) as client:
         stream = client.infer_sample(gate.pause)
         next(stream)
-        closing = threading.Timer(0.05, stream.close)
-        closing.start()
+        with ThreadPoolExecutor() as threads:
+            rest = threads.submit(list, stream)
+            assert eventually(lambda: is_waiting(*threads._threads))
+            stream.close()
 
-        assert list(stream) == []
-        closing.join()
+        assert rest.result() == []
         gate.open()
         assert values_of(client.infer_sample(n(2))) == [0, 1]
 
@@ -244,20 +244,13 @@ def test_closing_wakes_a_thread_that_waits_for_a_response(grpc_url, gate):
     client = DecoupledModelClient(grpc_url, "Counter", inference_timeout_s=DEADLINE_S)
     stream = client.infer_sample(gate.pause)
     next(stream)
-    raised = []
+    with ThreadPoolExecutor() as threads:
+        read = threads.submit(next, stream)
+        assert eventually(lambda: is_waiting(*threads._threads))
+        client.close()
 
-    def read():
-        try:
-            next(stream)
-        except PyTritonClientClosedError as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    client.close()
-    thread.join(DEADLINE_S)
-
-    assert len(raised) == 1
+        with pytest.raises(PyTritonClientClosedError):
+            read.result(DEADLINE_S)
 
 
 def test_client_is_made_after_another(client):
@@ -331,7 +324,7 @@ async def test_asyncio_stream_whose_client_another_task_closes_is_refused(grpc_u
     stream = client.infer_sample(gate.pause)
     await anext(stream)
     reading = asyncio.ensure_future(anext(stream))
-    await asyncio.wait([reading], timeout=0.05)
+    await asyncio.sleep(0)  # it waits for what the model answers after the gate
     await client.close()
 
     with pytest.raises(PyTritonClientClosedError):

@@ -21,7 +21,7 @@ from pytriton.client.exceptions import (
     PyTritonClientValueError,
 )
 from tests.client.operands import A, B
-from tests.e2e.waiting import AT_ONCE_S, DEADLINE_S, eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 
 
 class HeldModelClient(ModelClient):
@@ -88,9 +88,10 @@ def test_server_s_error_comes_through_the_future(url):
         client.infer_sample(A).result(DEADLINE_S)
 
 
+@pytest.mark.usefixtures("looks_once")
 def test_unknown_model_comes_through_the_future(url):
     with (
-        FuturesModelClient(url, "Nobody", init_timeout_s=AT_ONCE_S) as client,
+        FuturesModelClient(url, "Nobody", init_timeout_s=DEADLINE_S) as client,
         pytest.raises(PyTritonClientModelUnavailableError),
     ):
         client.infer_sample(A).result(DEADLINE_S)

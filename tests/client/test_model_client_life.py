@@ -8,6 +8,7 @@ import gc
 import inspect
 import math
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from pytriton.client.exceptions import (
 )
 from tests.client.operands import A, B
 from tests.client.scripted_server import ScriptedServer
-from tests.e2e.waiting import AT_ONCE_S, DEADLINE_S
+from tests.e2e.waiting import DEADLINE_S
 from tests.free_ports import free_ports
 
 
@@ -52,10 +53,11 @@ def test_version_that_is_no_text_is_refused_at_once(scheme):
         ModelClient(f"{scheme}://localhost", "AddSub", 1)
 
 
+@pytest.mark.usefixtures("looks_once")
 @pytest.mark.parametrize("name,version", [("Nobody", None), ("AddSub", "7")])
 def test_unknown_model_is_unavailable(url, name, version):
     with (
-        ModelClient(url, name, version, init_timeout_s=AT_ONCE_S) as client,
+        ModelClient(url, name, version, init_timeout_s=DEADLINE_S) as client,
         pytest.raises(
             PyTritonClientModelUnavailableError,
             match=r"Waiting for model (.*) to be ready timed out.",
@@ -96,12 +98,13 @@ def test_only_a_timeout_that_a_user_gives_is_waited_for_whatever_the_server_says
     assert asked == [gives_up] * 2
 
 
+@pytest.mark.usefixtures("looks_once")
 def test_waiting_for_an_unknown_model_ends_as_the_timeout_that_users_catch(url):
     with (
         ModelClient(url, "Nobody") as client,
         pytest.raises(PyTritonClientTimeoutError, match="Waiting for model Nobody to be ready"),
     ):
-        client.wait_for_model(AT_ONCE_S)
+        client.wait_for_model(DEADLINE_S)
 
 
 def test_wait_for_what_is_ready_returns(client):
@@ -291,11 +294,21 @@ def test_inference_during_which_another_thread_closes_is_refused(our_server, sch
 
 def test_wait_during_which_another_thread_closes_is_refused(our_server, scheme):
     client = ModelClient(our_server.urls[scheme], "Nobody")
-    closing = threading.Timer(0.05, client.close)
-    closing.start()
-    with pytest.raises(PyTritonClientClosedError):
-        client.wait_for_model(DEADLINE_S)
-    closing.join()
+    ask = client._general_client.is_model_ready
+
+    def is_model_ready(*model, **headers):
+        asked.set()
+        return ask(*model, **headers)
+
+    asked = threading.Event()
+    client._general_client.is_model_ready = is_model_ready
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(client.wait_for_model, DEADLINE_S)
+        assert asked.wait(DEADLINE_S)
+        client.close()
+
+        with pytest.raises(PyTritonClientClosedError):
+            waiting.result()
 
 
 @pytest.mark.parametrize("limit_s", [1e7, 1e10, math.inf, 2**63])

@@ -18,10 +18,10 @@ from pytriton.client import (
 )
 from pytriton.client.exceptions import PyTritonClientTimeoutError
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
-from tests.e2e.waiting import AT_ONCE_S
+from tests.e2e.waiting import DEADLINE_S
 
 LIMIT_S = 0.2
-FAR_TOO_LATE_S = 30.0  # a limit that is not kept is late by a default of a minute or for ever
+FAR_TOO_LATE_S = 50.0  # a limit that is not kept is late by a default of a minute or for ever
 
 CONFIG = TritonModelConfig(
     "Model",
@@ -52,8 +52,8 @@ class Stopwatch:
         self.elapsed_s = time.monotonic() - self._begin
 
 
-def assert_limit_was_kept(stopwatch, limit_s=LIMIT_S):
-    assert limit_s * 0.9 <= stopwatch.elapsed_s < FAR_TOO_LATE_S
+def assert_limit_was_kept(stopwatch):
+    assert LIMIT_S * 0.9 <= stopwatch.elapsed_s < FAR_TOO_LATE_S
 
 
 def test_inference_ends_in_time(stalled, scheme):
@@ -171,12 +171,12 @@ def test_slow_model_runs_into_the_limit(url, gate):
 
 
 def test_stream_that_dries_up_runs_into_the_limit(grpc_url, gate):
-    with DecoupledModelClient(grpc_url, "Counter", inference_timeout_s=AT_ONCE_S) as client:
-        client.model_config  # noqa: B018  fetches it
+    with DecoupledModelClient(grpc_url, "Counter", inference_timeout_s=DEADLINE_S) as client:
         stream = client.infer_sample(gate.pause)
         assert next(stream)["value"] == 0
+        stream._stream._timeout_s = LIMIT_S  # the first response may take long
 
         with Stopwatch() as stopwatch, pytest.raises(PyTritonClientTimeoutError):
             next(stream)
 
-    assert_limit_was_kept(stopwatch, AT_ONCE_S)
+    assert_limit_was_kept(stopwatch)

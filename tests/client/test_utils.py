@@ -21,7 +21,7 @@ from pytriton.client.exceptions import (
 from pytriton.client.utils import ModelState
 from pytriton.client.warnings import NotSupportedTimeoutWarning
 from tests.client.test_asyncio_client import in_a_loop
-from tests.e2e.waiting import AT_ONCE_S
+from tests.e2e.waiting import DEADLINE_S
 from tests.free_ports import free_ports
 
 INDEX = [("Model", "2", "READY"), ("Model", "10", "LOADING"), ("New", "", ""), ("Odd", "1", "")]
@@ -55,18 +55,20 @@ def test_wait_for_what_is_ready_returns(official):
     assert utils.wait_for_model_ready(official, "AddSub", "1", 20, headers={"x-a": "b"}) is None
 
 
+@pytest.mark.usefixtures("looks_once")
 def test_wait_for_an_unknown_model_ends(official):
     with pytest.raises(PyTritonClientModelUnavailableError, match="Nobody version 3"):
-        utils.wait_for_model_ready(official, "Nobody", "3", timeout_s=AT_ONCE_S)
+        utils.wait_for_model_ready(official, "Nobody", "3", timeout_s=DEADLINE_S)
 
 
+@pytest.mark.usefixtures("looks_once")
 def test_wait_for_a_server_that_is_not_there_tells_what_went_wrong(scheme):
     (port,) = free_ports(1)
     with (
         utils.create_client_from_url(f"{scheme}://127.0.0.1:{port}") as client,
         pytest.raises(PyTritonClientTimeoutError, match="refused"),
     ):
-        utils.wait_for_server_ready(client, 0.3)
+        utils.wait_for_server_ready(client, DEADLINE_S)
 
 
 def test_config_is_read(official):
@@ -106,18 +108,19 @@ def test_index_is_read(parse, index):
 def test_official_client_whose_limit_is_longer_is_warned_of(our_server):
     address = our_server.urls["http"].removeprefix("http://")
     with (
-        tritonclient.http.InferenceServerClient(address, network_timeout=60.0) as client,
-        pytest.warns(NotSupportedTimeoutWarning, match=r"60.0 s is longer than .* 5 s"),
+        tritonclient.http.InferenceServerClient(address, network_timeout=90.0) as client,
+        pytest.warns(NotSupportedTimeoutWarning, match=r"90.0 s is longer than .* 60 s"),
     ):
-        utils.wait_for_server_ready(client, 5)
+        utils.wait_for_server_ready(client, 60)
 
 
 def test_official_client_whose_limit_is_shorter_is_not_warned_of(our_server):
     address = our_server.urls["http"].removeprefix("http://")
-    with tritonclient.http.InferenceServerClient(address, network_timeout=1.0) as client:
-        assert utils.wait_for_server_ready(client, 5) is None
+    with tritonclient.http.InferenceServerClient(address, network_timeout=59.0) as client:
+        assert utils.wait_for_server_ready(client, 60) is None
 
 
+@pytest.mark.usefixtures("looks_once")
 @in_a_loop
 async def test_asyncio_functions_take_official_clients(url, scheme):
     library = {"http": tritonclient.http.aio, "grpc": tritonclient.grpc.aio}[scheme]
@@ -126,7 +129,7 @@ async def test_asyncio_functions_take_official_clients(url, scheme):
         await asyncio_utils.asyncio_wait_for_model_ready(client, "AddSub", timeout_s=20)
         config = await asyncio_utils.asyncio_get_model_config(client, "AddSub")
         with pytest.raises(PyTritonClientTimeoutError, match="Timeout while waiting for model"):
-            await asyncio_utils.asyncio_wait_for_model_ready(client, "Nobody", timeout_s=AT_ONCE_S)
+            await asyncio_utils.asyncio_wait_for_model_ready(client, "Nobody", timeout_s=DEADLINE_S)
 
     assert config.max_batch_size == 16
 

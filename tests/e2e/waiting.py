@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pathlib
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +29,12 @@ def eventually(condition: Callable[[], object], deadline_s: float = DEADLINE_S) 
             return False
         _never.wait(_POLL_S)
     return True
+
+
+def is_waiting(thread: threading.Thread) -> bool:
+    """Whether a thread is in a wait for a condition, an event, a semaphore or a queue."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and frame.f_code is threading.Condition.wait.__code__
 
 
 def whole_lines(path: pathlib.Path) -> list[str]:
