@@ -158,8 +158,10 @@ def stalled(request):
 
 
 @pytest.fixture
-def looks_once(monkeypatch):
+def looks_once(request, monkeypatch):
     """The time of each wait for a server or a model is up when it has its first answers."""
+    if "server" in request.fixturenames:
+        request.getfixturevalue("server")  # whose start is waited for as usual
     monkeypatch.setattr(ReadinessWait, "next_pause_s", lambda wait: None)
 
 

@@ -66,7 +66,7 @@ def manage(scheme: str) -> Case:
                 servers.url(scheme),
                 f"Unloaded_{scheme}",
                 access_token=TOKENS[token],
-                init_timeout_s=2.0,
+                init_timeout_s=10.0,
             ) as client:
                 found += [
                     attempt(client.unload_model),

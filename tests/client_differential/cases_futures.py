@@ -85,7 +85,7 @@ def queue_is_full(url: str) -> Any:
             return attempt(lambda: taken.append(client.infer_sample(seconds(0.5))))
 
         eventually(lambda: send() is None)
-        refusals = (send() for _ in range(3))
+        refusals = (send() for _ in range(100))
         found = next(refusal for refusal in refusals if refusal is not None)
         return [found, attempt(lambda: taken[0].result(LIMIT_S))]
 

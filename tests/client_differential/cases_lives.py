@@ -15,7 +15,7 @@ from pytriton.client import (
 from tests.client_differential.case import Row, Steps, each, stepped, stepped_async
 from tests.client_differential.cases_inputs import A, B
 from tests.client_differential.cases_streams import script
-from tests.client_differential.cases_waiting import seconds
+from tests.client_differential.cases_waiting import TOO_LONG_S, seconds
 from tests.client_differential.outcome import attempt
 from tests.client_differential.ways import ASYNCIO, COUPLED, SYNC
 
@@ -123,8 +123,8 @@ def used_after_an_error(url: str) -> Any:
 
 def used_after_a_timeout(url: str) -> Any:
     with ModelClient(url, "SlowAsyncio", inference_timeout_s=0.5) as client:
-        late = attempt(lambda: client.infer_sample(seconds(0.8)))
-        later = (attempt(lambda: client.infer_sample(seconds(0.01))) for _ in range(10))
+        late = attempt(lambda: client.infer_sample(seconds(TOO_LONG_S)))
+        later = (attempt(lambda: client.infer_sample(seconds(0.01))) for _ in range(100))
         return [late, next((result for result in later if result != late), late)]
 
 

@@ -18,7 +18,7 @@ from pytriton.client import (
 
 Use = Callable[[Any], Any]  # what is done with a client
 
-FUTURE_LIMIT_S = 10.0
+FUTURE_LIMIT_S = 55.0
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,18 @@
 """Sends responses by script, and remembers what each call of `send` did.
 
 A script is `steps > what execute does last > steps of a thread`; the script `recall` answers what
-the calls for the request before did. The thread starts when execute is about to return.
+the calls for the request before did. The thread follows its steps once execute has returned.
 """
 
 import json
+import sys
 import threading
+import time
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-RETURN_TAKES_S = 0.25  # enough for execute to have returned when the thread begins
+RETURN_TAKES_S = 0.25  # enough to process what execute has returned
 
 
 def response(text):
@@ -58,6 +60,13 @@ STEPS = {
 }
 
 
+def is_executing(thread):
+    frame = sys._current_frames().get(thread)
+    while frame is not None and frame.f_code is not TritonPythonModel.execute.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
 class TritonPythonModel:
     """Follows scripts; the outcomes of one are read by the next request."""
 
@@ -66,8 +75,10 @@ class TritonPythonModel:
         self.is_decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
         self.outcomes = []
         self.thread = None
+        self.executions = 0
 
     def execute(self, requests):
+        self.executions += 1
         request = requests[0]
         script = request.inputs()[0].as_numpy()[0].decode()
         sender = request.get_response_sender()
@@ -77,8 +88,9 @@ class TritonPythonModel:
         before, last, after = (part.strip() for part in script.split(">"))
         self._follow("before", before, sender)
         if after:
-            self.thread = threading.Timer(
-                RETURN_TAKES_S, self._follow, args=("after", after, sender)
+            execution = threading.get_ident(), self.executions
+            self.thread = threading.Thread(
+                target=self._follow_later, args=(*execution, after, sender)
             )
             self.thread.start()
         return self._end(last)
@@ -90,6 +102,12 @@ class TritonPythonModel:
         if not self.is_decoupled:
             return [answer]
         return sender.send(answer, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def _follow_later(self, thread, execution, steps, sender):
+        while self.executions == execution and is_executing(thread):
+            time.sleep(0.001)
+        time.sleep(RETURN_TAKES_S)
+        self._follow("after", steps, sender)
 
     def _follow(self, place, steps, sender):
         for number, step in enumerate(filter(None, (step.strip() for step in steps.split(",")))):
