@@ -24,6 +24,7 @@ from tests.recorded_suite import Observation, Server
 
 RECORDER = Path(__file__).parent.joinpath("model_repository/recorder/1/model.py").read_text()
 PENDING = "nv_inference_pending_request_count"
+FAILURES = "nv_inference_request_failure"
 LINE_NUMBER = re.compile(r"\(\d+\): ")
 SETTLING_US = 200_000
 SERVICE = "/inference.GRPCInferenceService"
@@ -94,6 +95,13 @@ class Rig:
         """Wait until so many requests wait in the server."""
         if not eventually(lambda: self.metric(PENDING) == count):
             raise TimeoutError(f"expected {count} pending, found {self.metric(PENDING)}")
+
+    def cancellation(self) -> None:
+        """Wait until the server knows that a request was cancelled, which ours counts at once."""
+        if self.server.is_real:
+            self.let_pass(SETTLING_US)
+        elif not eventually(lambda: self.metric(FAILURES, 'reason="CANCELED"') >= 1):
+            raise TimeoutError("expected a cancelled request, found none")
 
     def let_pass(self, duration_us: int) -> None:
         """Let time pass, where time is what a scenario is about."""

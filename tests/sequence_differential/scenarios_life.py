@@ -6,12 +6,13 @@ from __future__ import annotations
 from tests.e2e.waiting import eventually
 from tests.recorded_suite import Observation
 from tests.sequence_differential.configs import config
-from tests.sequence_differential.rig import Rig
+from tests.sequence_differential.rig import FAILURES, Rig
 from tests.sequence_differential.scenario import Scenarios
 
 scenario = Scenarios()
 IDLE_US = 300_000
 TIMEOUT_US = 200_000
+LATER_TIMEOUT_US = 3_000_000  # for what arrives before it
 OLDEST_2 = "oldest { max_candidate_sequences: 2 }\n"
 REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 
@@ -20,10 +21,7 @@ def failures(rig: Rig) -> dict[str, float]:
     """The counts of failed requests by their reasons."""
 
     def read() -> dict[str, float]:
-        return {
-            reason: rig.metric("nv_inference_request_failure", f'reason="{reason}"')
-            for reason in REASONS
-        }
+        return {reason: rig.metric(FAILURES, f'reason="{reason}"') for reason in REASONS}
 
     return dict(rig.settled(read))
 
@@ -62,9 +60,8 @@ def queued_requests_of_an_idle_sequence_run(rig: Rig) -> None:
     rig.close_gate()
     rig.call(1, 1, start=True)
     rig.executions(1)
-    rig.call(1, 2)
-    rig.call(1, 3)
-    rig.pending(2)
+    rig.queue(1, 2)
+    rig.queue(1, 3)
     rig.let_pass(3 * IDLE_US)
     rig.open_gate()
 
@@ -86,7 +83,7 @@ def a_request_that_takes_longer_than_idle(rig: Rig) -> None:
 @scenario(config(batch=1))
 def a_timeout_in_the_backlog(rig: Rig) -> Observation:
     rig.call(1, 1, start=True).wait()
-    rig.queue(2, 1, start=True, timeout=TIMEOUT_US)
+    rig.queue(2, 1, start=True, timeout=LATER_TIMEOUT_US)
     rig.call(2, 2)
     rig.call(2, 3).wait()
     rig.pending(0)
@@ -111,8 +108,7 @@ def a_timeout_in_the_backlog_of_candidates(rig: Rig) -> Observation:
 def a_timeout_of_the_second_request_in_the_backlog(rig: Rig) -> None:
     rig.call(1, 1, start=True).wait()
     rig.queue(2, 1, start=True)
-    rig.call(2, 2, timeout=TIMEOUT_US)
-    rig.let_pass(4 * TIMEOUT_US)
+    rig.call(2, 2, timeout=TIMEOUT_US).wait()
     rig.call(1, 2, end=True).wait()
 
 
@@ -142,7 +138,7 @@ def a_queued_request_is_cancelled(rig: Rig) -> Observation:
     rig.call(1, 1, start=True).wait()
     rig.hold()
     rig.queue(1, 2).cancel()
-    rig.let_pass(TIMEOUT_US)
+    rig.cancellation()
     rig.open_gate()
     eventually(lambda: failures(rig)["CANCELED"] == 1)
     rig.call(1, 3, name="later").wait()
@@ -158,7 +154,7 @@ def those_behind_a_cancelled_request(rig: Rig) -> Observation:
     rig.queue(1, 3)
     rig.queue(1, 4, end=True)
     cancelled_one.cancel()
-    rig.let_pass(TIMEOUT_US)
+    rig.cancellation()
     return cancelled(rig)
 
 
@@ -169,7 +165,7 @@ def a_queued_request_of_a_candidate_is_cancelled(rig: Rig) -> Observation:
     cancelled_one = rig.queue(1, 2)
     rig.queue(1, 3)
     cancelled_one.cancel()
-    rig.let_pass(TIMEOUT_US)
+    rig.cancellation()
     return cancelled(rig)
 
 
@@ -180,7 +176,7 @@ def a_sequence_in_the_backlog_is_cancelled(rig: Rig) -> Observation:
     rig.queue(2, 2)
     rig.queue(3, 5, start=True, end=True)
     first.cancel()
-    rig.let_pass(TIMEOUT_US)
+    rig.cancellation()
     rig.call(1, 2, end=True).wait()
     return cancelled(rig)
 
@@ -208,7 +204,7 @@ def a_stream_of_a_sequence_is_cancelled(rig: Rig) -> Observation:
     rig.stream(1, 3)
     rig.pending(1)
     rig.stream(1, 4).cancel()
-    rig.let_pass(TIMEOUT_US)
+    rig.cancellation()
     rig.open_gate()
     eventually(lambda: failures(rig)["CANCELED"] >= 1)
     rig.call(1, 5, name="later").wait()
