@@ -8,9 +8,9 @@ import re
 import subprocess
 from collections.abc import Mapping
 
+from tests.e2e.waiting import DEADLINE_S
 from tests.operations_differential.server import Observation, Server
 
-END_DEADLINE_S = 20.0
 # A usage is long and ours is written otherwise; log lines and tables have cases of their own.
 _LEFT_OUT = re.compile(
     r"^(?:Error: Failed to initialize NVML|\s|Usage:|[\w/ ]+:$|<prefix> |\+-|\||$"
@@ -42,7 +42,7 @@ def written(
         stderr=subprocess.STDOUT,
         cwd=server.folder,
         env={**os.environ, **(environment or {})},
-        timeout=END_DEADLINE_S,
+        timeout=DEADLINE_S,
         check=False,
     )
     text = server.normalised(done.stdout.decode(errors="replace"))

@@ -16,9 +16,7 @@ from tests.free_ports import free_ports
 from tests.operations_differential.forked_commands import forked_commands
 from tests.operations_differential.server import Server
 from tests.operations_differential.surface import Setup
-from tests.recorded_suite import COMMON_OPTIONS, started
-
-PORT_DEADLINE_S = 10.0
+from tests.recorded_suite import COMMON_OPTIONS, START_DEADLINE_S, started
 
 
 @contextlib.contextmanager
@@ -41,7 +39,8 @@ def running(setup: Setup, *, is_real: bool) -> Iterator[Server]:
         ready = (ports[port], path)
         with started(server, options, setup.environment, Path(name), ready) as server_of_setup:
             for more in setup.ports:  # the real one opens these after it says that it is ready
-                eventually(lambda port=ports[more]: _is_open(port), PORT_DEADLINE_S)
+                if not eventually(lambda port=ports[more]: _is_open(port), START_DEADLINE_S):
+                    raise TimeoutError(f"the port of {more} is not open")
             yield server_of_setup
 
 
