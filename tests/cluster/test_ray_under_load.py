@@ -91,7 +91,11 @@ def parameters(**values):
 
 def settings(count=1, kind="KIND_CPU", **values):
     group = f"instance_group [ {{ count: {count} kind: {kind} }} ]\n"
-    values = {"RAY_NUM_CPUS": 0.5, "RAY_NO_INSTANCE_TIMEOUT_S": 5, **values}  # not to wait for long
+    values = {
+        "RAY_NUM_CPUS": 0.5,
+        "RAY_NO_INSTANCE_TIMEOUT_S": 20,
+        **values,
+    }  # not to wait for long
     return config(group + parameters(**values), max_batch_size=4)
 
 
@@ -110,7 +114,7 @@ MODELS = {
         ),
     ),
 }
-NO_ROOM = settings(RAY_GROUP_SIZE=2, RAY_RESOURCES="fast_disk=1", RAY_START_TIMEOUT_S=3)
+NO_ROOM = settings(RAY_GROUP_SIZE=2, RAY_RESOURCES="fast_disk=1", RAY_START_TIMEOUT_S=30)
 ONE = model(code(EXECUTE), settings(RAY_RESOURCES="first=0.1"))
 
 

@@ -78,7 +78,7 @@ def timed_out_in_the_queue_of_a_step(server: Server) -> Observation:
             )
             for _ in range(2)
         ]
-        eventually(lambda: any(other.done() for other in others), 5)
+        eventually(lambda: any(other.done() for other in others))
         held.let_go()
         answers = [outcome(one.result()) for one in (first, *others)]
     return next((answer for answer in answers if answer != 1), None)

@@ -60,11 +60,11 @@ class Browser:
             return bool(found)
 
         problem = f"no {css} with {text!r} on:\n{self.text('body')[:3000]}"
-        assert eventually(is_there, 30), problem
+        assert eventually(is_there), problem
         return found[0]
 
     def gone(self, css: str) -> None:
-        assert eventually(lambda: not self.all(css), 30), f"{css} is still there"
+        assert eventually(lambda: not self.all(css)), f"{css} is still there"
 
     def click(self, css: str, text: str = "") -> None:
         def click(element: Any) -> None:
@@ -91,7 +91,7 @@ class Browser:
                 return False
             return True
 
-        assert eventually(is_used, 30), f"{css} is replaced again and again"
+        assert eventually(is_used), f"{css} is replaced again and again"
 
     def press(self, *keys: str, held: str = "") -> None:
         """Press keys, wherever the focus is, while one is held."""

@@ -364,7 +364,7 @@ def test_keyboard_is_enough(fresh, url):
     fresh.gone("dialog[open]")
     fresh.press("/")
     fresh.press("double", Keys.TAB)
-    assert eventually(lambda: fresh.driver.switch_to.active_element.text == "double", 10)
+    assert eventually(lambda: fresh.driver.switch_to.active_element.text == "double")
     outline = fresh.run("return getComputedStyle(document.activeElement).outlineStyle")
     fresh.press(Keys.ENTER)
     fresh.see(SEND)

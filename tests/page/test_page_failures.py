@@ -60,7 +60,7 @@ class Served:
             found[:] = self.groups(**fields)
             return len(found) == 1 and found[0]["count"] == count
 
-        assert eventually(is_there, 20), self.groups()
+        assert eventually(is_there), self.groups()
         return found[0]
 
     def errors(self, name: str) -> dict:
@@ -173,7 +173,7 @@ def test_refused_requests_are_shown_with_and_without_a_model(server):
     for name in ("missing", "gone"):
         server.infer(name, body(1))
     server.infer("raises", b"{")
-    assert eventually(lambda: server.errors("raises").get("refused") == 2, 20)
+    assert eventually(lambda: server.errors("raises").get("refused") == 2)
     unknown = server.group(2, model="", kind="Not found")
     malformed, wrong = server.groups(model="raises", reason="REFUSED")
 
@@ -182,7 +182,7 @@ def test_refused_requests_are_shown_with_and_without_a_model(server):
     assert unknown["example"]["model"] in {"missing", "gone"}
     assert wrong["place"].startswith("unexpected inference input '…' for model '…'.")
     assert (malformed["count"], malformed["example"]["inputs"]) == (1, [])
-    assert eventually(lambda: server.errors("raises")["unknown"] == 2, 20)
+    assert eventually(lambda: server.errors("raises")["unknown"] == 2)
 
 
 def test_counts_are_for_everybody_and_the_rest_needs_the_token(server):

@@ -176,7 +176,7 @@ def test_labels_of_charts_do_not_overlap(page, width):
     page.run("location.hash = '#/models/price/1'")
     page.see(".model-head h1", "price")
 
-    assert eventually(lambda: page.run(script) == [], 10), page.run(script)
+    assert eventually(lambda: page.run(script) == []), page.run(script)
 
 
 def test_nothing_went_wrong_in_the_browser(browser):

@@ -10,7 +10,7 @@ import time
 
 import triton_python_backend_utils as pb_utils
 
-LONGEST_S = 20
+LONGEST_S = 60
 
 
 class TritonPythonModel:
