@@ -134,7 +134,7 @@ async def test_server_that_is_not_there_is_a_timeout(scheme):
 @in_a_loop
 async def test_wait_for_what_is_ready_returns(url):
     async with AsyncioModelClient(url, "AddSub") as client:
-        assert await client.wait_for_model(20) is None
+        assert await client.wait_for_model(DEADLINE_S) is None
 
 
 @in_a_loop

@@ -57,7 +57,7 @@ def test_many_requests_at_a_time(url):
 
 def test_all_methods_return_futures(url):
     with FuturesModelClient(url, "AddSub") as client:
-        assert client.wait_for_model(20).result(DEADLINE_S) is None
+        assert client.wait_for_model(DEADLINE_S).result(DEADLINE_S) is None
         assert client.model_config().result(DEADLINE_S).max_batch_size == 16
         batch = client.infer_batch(a=A[None], b=B[None])
         assert isinstance(batch, Future)

@@ -39,7 +39,7 @@ def test_config_is_the_model_s(client):
 
 
 def test_client_that_does_not_wait_for_its_first_use_knows_the_model(url):
-    with ModelClient(url, "AddSub", lazy_init=False, init_timeout_s=20) as client:
+    with ModelClient(url, "AddSub", lazy_init=False, init_timeout_s=DEADLINE_S) as client:
         assert client._model_config.model_name == "AddSub"
 
 
@@ -108,8 +108,8 @@ def test_waiting_for_an_unknown_model_ends_as_the_timeout_that_users_catch(url):
 
 
 def test_wait_for_what_is_ready_returns(client):
-    assert client.wait_for_server(20) is None
-    assert client.wait_for_model(20) is None
+    assert client.wait_for_server(DEADLINE_S) is None
+    assert client.wait_for_model(DEADLINE_S) is None
 
 
 def test_server_that_is_not_there_is_a_timeout(scheme):

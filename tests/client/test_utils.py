@@ -31,7 +31,7 @@ AS_MESSAGES = [types.SimpleNamespace(**row) for row in AS_DICTS]
 
 @pytest.fixture
 def official(url):
-    with utils.create_client_from_url(url, network_timeout_s=20) as client:
+    with utils.create_client_from_url(url, network_timeout_s=DEADLINE_S) as client:
         yield client
 
 
@@ -50,9 +50,12 @@ def test_client_of_a_bad_url_is_refused():
 
 def test_wait_for_what_is_ready_returns(official):
     assert utils.wait_for_server_ready(official) is None
-    assert utils.wait_for_server_ready(official, 20) is None
+    assert utils.wait_for_server_ready(official, DEADLINE_S) is None
     assert utils.wait_for_model_ready(official, "AddSub") is None
-    assert utils.wait_for_model_ready(official, "AddSub", "1", 20, headers={"x-a": "b"}) is None
+    assert (
+        utils.wait_for_model_ready(official, "AddSub", "1", DEADLINE_S, headers={"x-a": "b"})
+        is None
+    )
 
 
 @pytest.mark.usefixtures("looks_once")
@@ -72,7 +75,7 @@ def test_wait_for_a_server_that_is_not_there_tells_what_went_wrong(scheme):
 
 
 def test_config_is_read(official):
-    config = utils.get_model_config(official, "AddSub", timeout_s=20)
+    config = utils.get_model_config(official, "AddSub", timeout_s=DEADLINE_S)
 
     assert (config.model_name, config.inputs[0].dtype) == ("AddSub", np.float32)
 
@@ -126,7 +129,7 @@ async def test_asyncio_functions_take_official_clients(url, scheme):
     library = {"http": tritonclient.http.aio, "grpc": tritonclient.grpc.aio}[scheme]
     async with library.InferenceServerClient(url.split("://")[1]) as client:
         await asyncio_utils.asyncio_wait_for_server_ready(client, sleep_time_s=0.01)
-        await asyncio_utils.asyncio_wait_for_model_ready(client, "AddSub", timeout_s=20)
+        await asyncio_utils.asyncio_wait_for_model_ready(client, "AddSub", timeout_s=DEADLINE_S)
         config = await asyncio_utils.asyncio_get_model_config(client, "AddSub")
         with pytest.raises(PyTritonClientTimeoutError, match="Timeout while waiting for model"):
             await asyncio_utils.asyncio_wait_for_model_ready(client, "Nobody", timeout_s=DEADLINE_S)

@@ -101,7 +101,7 @@ SLOW = (
         "a model that yields twice",
         "Twice",
         lambda c: c.infer_sample(A),
-        {"inference_timeout_s": 5.0},
+        {"inference_timeout_s": 20.0},
         is_slow=True,
     ),
 )

@@ -171,7 +171,7 @@ class PageWalk:
         server = self._server
         eventually(lambda: server.poll() is not None or self._is_ready(step.command), START_S)
         step.status = server.poll() or 0
-        eventually(lambda: self._read_log(step).fits, DEADLINE_S / 6)
+        eventually(lambda: self._read_log(step).fits)
 
     def _is_ready(self, command: str) -> bool:
         if "--tls-cert" in command:  # only those who trust the certificate can ask
