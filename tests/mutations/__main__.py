@@ -19,22 +19,37 @@ from concurrent.futures import ThreadPoolExecutor
 from tests import parts, suite
 from tests.mutations import choosing, marks
 from tests.mutations.copies import REPOSITORY, Copy, Outcome
-from tests.mutations.state import LONG, QUICK, State, batches, reaching
+from tests.mutations.state import FRONT_ENDS, LONG, QUICK, State, batches, reaching
 
-OPTIONS = {QUICK: ("--parts", parts.CORE), LONG: ("--parts", ",".join(parts.PARTS))}
+PARTS = {
+    QUICK: ("--parts", parts.QUICK),
+    LONG: ("--parts", ",".join(part for part in parts.PARTS if part != parts.QUICK)),
+    FRONT_ENDS: ("--parts", f"{parts.QUICK},servers,resilience"),
+}
 ALONE = "tests/simulation/"  # replaces threads and sockets of the whole process
 
 
 def is_quick(file: str) -> bool:
-    """Whether the default runs a test file."""
-    return parts.part_of(file) == parts.CORE
+    """Whether the default runs tests of a file."""
+    return parts.QUICK in {parts.part_of(file), *parts.marked_parts(file)}
 
 
 def runs_in(file: str, part: str) -> bool:
-    """Whether tests of a file belong to the default, or whether some belong to the rest."""
+    """Whether a part has tests of a file; some files have tests of several parts."""
     if part == QUICK:
         return is_quick(file)
-    return not is_quick(file) or "mark.part(" in (REPOSITORY / file).read_text()
+    if part == LONG:
+        return {parts.part_of(file), *parts.marked_parts(file)} != {parts.QUICK}
+    is_chosen, is_left_out = (
+        any(f"{file}/".startswith(f"{place}/") for place in places)
+        for places in (parts.WITH_FRONT_ENDS, parts.NOT_WITH_FRONT_ENDS)
+    )
+    return is_chosen and not is_left_out
+
+
+def environment_of(part: str) -> dict[str, str]:
+    """What tests of a part find in their environment."""
+    return {"PYTRITON_FRONTEND_PROCESSES": "2"} if part == FRONT_ENDS else {}
 
 
 def say(text: str) -> None:
@@ -65,11 +80,14 @@ def reach(state: State, part: str, places: list[str], folder: pathlib.Path) -> N
     files = [file for file in test_files(places) if runs_in(file, part)]
     for are_alone in (True, False):
         if together := [file for file in files if file.startswith(ALONE) == are_alone]:
-            outcome = copy.test(*OPTIONS[part], *side_by_side, *together)
+            outcome = copy.test(
+                *PARTS[part], *side_by_side, *together, environment=environment_of(part)
+            )
             if outcome.stopped_in:
                 raise SystemExit((copy.folder / "output.txt").read_text())
-            say(f"{part}: {len(together)} files have run; marks may make tests fail, here "
-                f"{len(outcome.failed)}")  # fmt: skip
+            say(f"{part}: {len(together)} files have run")
+            for test in outcome.failed:
+                say(f"failed, perhaps due to the marks or to what is not installed: {test}")
             log = copy.watched / "log"
             found = reaching(log.read_text() if log.exists() else "")
             state.add_reach(found, dict.fromkeys(together, 0.0) | outcome.seconds)
@@ -118,12 +136,12 @@ class Judge:
         self.copy.write(mutation.file, mutation.apply(self._sources[mutation.file]))
         outcome = self._run([file], part, "-x", *(f"--deselect={test}" for test in failing))
         self.copy.write(mutation.file, self._sources[mutation.file])
-        return f"{file} (did not end)" if outcome.stopped_in else outcome.blamed
+        return f"{file} (the process died or hung)" if outcome.stopped_in else outcome.blamed
 
     def _run(self, files: list[str], part: str, *options: str) -> Outcome:
         limit_s = 60 + 5 * sum(self._state.seconds.get(file, 0.0) for file in files)
-        options = (*OPTIONS[part], "-p", "no:xdist", *options)
-        return self.copy.test(*options, *files, limit_s=limit_s)
+        options = (*PARTS[part], "-p", "no:xdist", *options)
+        return self.copy.test(*options, *files, limit_s=limit_s, environment=environment_of(part))
 
 
 def run(state: State, part: str, jobs: int, folder: pathlib.Path) -> None:
@@ -131,6 +149,8 @@ def run(state: State, part: str, jobs: int, folder: pathlib.Path) -> None:
     left = state.left(part)
     seconds = sum(state.seconds.get(file, 0.0) for each in left for file in state.files[each])
     say(f"{part}: {len(left)} changes; all files that reach them take {seconds / 60:.0f} minutes")
+    if not left:
+        return
     judges: queue.SimpleQueue[Judge] = queue.SimpleQueue()
     all_judges = [Judge(state, folder / f"{part}-{number}") for number in range(jobs)]
     for judge in all_judges:
@@ -163,12 +183,13 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--rooms", nargs="+", help="where the changes are (default: all rooms)")
     parser.add_argument("--tests", nargs="+", default=["tests"], help="files and folders")
-    parser.add_argument("--all", action="store_true", help="the long part, too")
+    parser.add_argument("--all", action="store_true", help="the other parts, too")
     parser.add_argument("--jobs", type=int, default=suite.available_cores())
     parser.add_argument("--state", type=pathlib.Path, default=REPOSITORY / "build/mutations")
     arguments = parser.parse_args()
     # A shell ignores SIGINT for its background jobs. Servers of tests would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # to remove the copies
 
     sources = read_sources()
     chosen = choosing.choose(sources, arguments.seed, arguments.count, arguments.rooms)
@@ -177,7 +198,7 @@ def main() -> None:
             say(f"{each.file}:{each.line} {each.words}\n{each.diff(sources[each.file])}\n")
         return
     state = State(arguments.state, chosen)
-    for part in (QUICK, LONG) if arguments.all else (QUICK,):
+    for part in PARTS if arguments.all else (QUICK,):
         with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
             if arguments.step == "reach" and part not in state.reached_parts:
                 reach(state, part, arguments.tests, pathlib.Path(folder))

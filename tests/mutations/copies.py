@@ -19,6 +19,7 @@ import time
 from dataclasses import dataclass, field
 
 import psutil
+import pytest
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 NOT_COPIED = (".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "build", "dist")
@@ -82,7 +83,9 @@ class Copy:
         path.write_bytes(source)
         os.utime(path, (self._writes, self._writes))
 
-    def test(self, *arguments: str, limit_s: float | None = None) -> Outcome:
+    def test(
+        self, *arguments: str, environment: dict[str, str], limit_s: float | None = None
+    ) -> Outcome:
         """Run pytest; a run that takes longer is ended."""
         if self._is_closed:
             raise ClosedError
@@ -91,9 +94,12 @@ class Copy:
         plugin = ("-p", "tests.mutations.watching", "--watch", str(self.watched))
         command = [str(self.folder / ".venv/bin/python"), "-m", "pytest", "-q", *plugin, *arguments]
         left_out = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV"}
-        environment = {name: value for name, value in os.environ.items() if name not in left_out}
-        environment["PATH"] = f"{self.folder / '.venv/bin'}{os.pathsep}{os.environ['PATH']}"
-        environment[IN_COPY] = str(self.folder)
+        environment = {
+            **{name: value for name, value in os.environ.items() if name not in left_out},
+            "PATH": f"{self.folder / '.venv/bin'}{os.pathsep}{os.environ['PATH']}",
+            IN_COPY: str(self.folder),
+            **environment,
+        }
         with (self.folder / "output.txt").open("w") as output:
             process = subprocess.Popen(
                 command, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL,
@@ -108,17 +114,19 @@ class Copy:
                 self._end_what_is_left()
         if self._is_closed:
             raise ClosedError  # what it found is due to that
-        return self._outcome(process.pid)
+        return self._outcome(process.pid, process.returncode)
 
     def close(self) -> None:
         """End its processes; no tests run after that."""
         self._is_closed = True
         self._kill(self._processes())
 
-    def _outcome(self, process: int) -> Outcome:
+    def _outcome(self, process: int, status: int) -> Outcome:
         outcome, current = self.watched / "outcome.json", self.watched / str(process)
         if outcome.exists():
-            return Outcome(**json.loads(outcome.read_text()))
+            found = Outcome(**json.loads(outcome.read_text()))
+            if found.failed or status in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
+                return found
         return Outcome(stopped_in=current.read_text() if current.exists() else "the start")
 
     def _end_what_is_left(self) -> None:

@@ -11,7 +11,8 @@ from collections import defaultdict
 from tests.mutations.choosing import Mutation, room_of
 from tests.mutations.marks import UNKNOWN
 
-QUICK, LONG = "quick", "long"
+# The default, all other parts, and what runs again with front ends in processes of their own.
+QUICK, LONG, FRONT_ENDS = "quick", "long", "front ends"
 BATCH_S = 20.0  # of tests in one process; a process takes a second to start
 
 
@@ -100,7 +101,7 @@ class State:
         return [
             number
             for number in range(len(self.mutations))
-            if (number, part) not in self.caught and not self.caught.get((number, QUICK))
+            if (number, part) not in self.caught and self._catcher(number) is None
         ]
 
     def table(self) -> str:
@@ -109,19 +110,17 @@ class State:
         for number, each in enumerate(self.mutations):
             place = f"`{each.file.removeprefix('src/pytriton/')}:{each.line}`"
             rows.append(f"| {room_of(each.file)} | {place} | {each.words} | {self._by(number)} |")
-        quick = sum(bool(self.caught.get((number, QUICK))) for number in range(len(self.mutations)))
-        long = sum(bool(self.caught.get((number, LONG))) for number in range(len(self.mutations)))
-        total = f"Of {len(self.mutations)} changes, the default catches {quick}"
-        total += f", all parts together {quick + long}." if LONG in self.reached_parts else "."
+        catchers = [self._catcher(number) for number in range(len(self.mutations))]
+        total = f"Of {len(catchers)} changes, the default catches {catchers.count(QUICK)}"
+        total += f", all tests together {len(catchers) - catchers.count(None)}."
         return "\n".join([*rows, "", total])
 
+    def _catcher(self, number: int) -> str | None:
+        return next((part for (of, part), by in self.caught.items() if of == number and by), None)
+
     def _by(self, number: int) -> str:
-        for part in (QUICK, LONG):
-            if by := self.caught.get((number, part)):
-                return f"{part}: `{by.partition('[')[0]}`"
-        if not self.reached_parts:
+        if part := self._catcher(number):
+            return f"{part}: `{self.caught[number, part].partition('[')[0]}`"
+        if not all((number, part) in self.caught for part in self.reached_parts or [QUICK]):
             return "?"
-        known = [part for part in self.reached_parts if (number, part) in self.caught]
-        if known == self.reached_parts:
-            return "no test" if self.files[number] else "no test reaches it"
-        return "?"
+        return "no test" if self.files[number] else "no test reaches it"

@@ -8,7 +8,7 @@ import ast
 import pytest
 
 from tests.mutations import choosing
-from tests.mutations.state import batches, reaching
+from tests.mutations.state import LONG, QUICK, State, batches, reaching
 
 FILE = "src/pytriton/serving/engine/a.py"
 
@@ -130,3 +130,26 @@ def test_place_that_runs_for_an_unknown_test_counts_for_all_that_start_processes
     log = "1\ta\ttest\n1\tb\tchild\n2\t?\tchild\n3\tc\tchild\n"
 
     assert reaching(log) == {1: {"a", "b"}, 2: {"b", "c"}, 3: {"c"}}
+
+
+def test_state_goes_on_where_it_was_and_knows_other_mutations(tmp_path):
+    source = b"def f(a):\n    if a < 1:\n        return 2\n    return a\n"
+    mutations = choosing.mutations_of(FILE, source)[:3]
+    state = State(tmp_path, mutations)
+    state.add_reach({0: {"tests/test_a.py"}, 1: {"tests/test_a.py"}}, {"tests/test_a.py": 1.25})
+    state.finish_reach(QUICK)
+    state.finish_reach(LONG)
+    state.add_result(0, QUICK, "tests/test_a.py::test_a[1]")
+    state.add_result(1, QUICK, None)
+    state.add_result(1, LONG, "tests/test_b.py::test_b")
+
+    again = State(tmp_path, mutations)
+
+    assert (again.files[0], again.seconds) == ({"tests/test_a.py"}, {"tests/test_a.py": 1.2})
+    assert (again.left(QUICK), again.left(LONG)) == ([2], [2])
+    assert [row.split(" | ")[-1] for row in again.table().splitlines()[2:5]] == [
+        "quick: `tests/test_a.py::test_a` |", "long: `tests/test_b.py::test_b` |", "? |",
+    ]  # fmt: skip
+    assert again.table().endswith("Of 3 changes, the default catches 1, all tests together 2.")
+    with pytest.raises(SystemExit, match="is about other mutations"):
+        State(tmp_path, mutations[:2])
