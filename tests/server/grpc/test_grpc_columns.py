@@ -4,55 +4,39 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from pytriton.base import dtypes
 from pytriton.base.messages import RequestPath
-from pytriton.base.model_spec import BatcherSpec, ModelTensor, QueuePolicySpec
+from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.http2 import frames
-from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
-from pytriton.serving.server.binding.bound_control import BoundControl
 from pytriton.serving.server.grpc.columns import LEARN_EVERY
 from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.serving.server.tracing.settings import TraceSampling
 from tests.column_rig import DoublingInstance
-from tests.fakes import SelectiveTracing, model_spec
-from tests.server.grpc_fakes import SERVICE, GrpcClient, framed
-from tests.server.http_fakes import FakeLoop
+from tests.fakes import SelectiveTracing
+from tests.server.grpc.column_scene import WIDTH, ColumnScene, add_inputs
+from tests.server.grpc_fakes import SERVICE, framed
 from tests.wire.http2.frame_client import data, rst_stream
 
-WIDTH = 2
 
-
-class Scene:
-    """A client of a server with a model that doubles what it gets, when a test says so."""
+class Scene(ColumnScene):
+    """A client of a server with one model or more."""
 
     def __init__(self, **options) -> None:
-        self.loop = FakeLoop()
-        self.engine = Engine()
+        super().__init__(**options)
         self.model, self.instance = self.add_model()
-        self.client = GrpcClient(
-            engine=self.engine, control=BoundControl(self.engine, None), loop=self.loop, **options
-        )
+        self.instances = [self.instance]
 
     def add_model(
         self, name: str = "m", version: int = 1, **spec
     ) -> tuple[Model, DoublingInstance]:
-        tensors = {
-            each: ModelTensor(name=each, dtype=dtypes.INT32, dims=(WIDTH,), shape=(-1, WIDTH))
-            for each in ("x", "y")
-        }
-        spec = {"name": name, "version": version, "outputs": tensors, "inputs": tensors, **spec}
-        model = Model(model_spec(32, **spec), self.loop)
+        model = self.serve(name=name, version=version, **spec)
         instance = DoublingInstance(f"{name}_0", model)
         model.add_instance(instance)
-        self.engine.add(model)
-        self.engine.set_ready(model)
         self.loop.run()
         return model, instance
 
@@ -65,31 +49,6 @@ class Scene:
         self.send(message, message)  # a request that probably comes alone is not gathered
         self.finish()
 
-    def send(self, *messages: bytes, fields: Sequence[tuple[str, str]] = ()) -> list[int]:
-        """Make calls in one read; returns their streams."""
-        wire, streams = b"", []
-        for message in messages:
-            head = self.client.head(f"{SERVICE}/ModelInfer", *fields)
-            streams.append(int.from_bytes(head[5:9], "big"))
-            wire += head + data(streams[-1], framed(message), end_stream=True)
-        self.client.receive(wire)
-        return streams
-
-    def finish(self) -> None:
-        while self.instance.running:
-            self.instance.double()
-            self.loop.run()
-        self.client.run()
-
-    @property
-    def is_columns(self) -> list[bool]:
-        """Whether the requests of the running batches travel as columns."""
-        return [
-            inference.chunk is not None
-            for batch in self.instance.running
-            for inference in self.instance.tracker.inferences_of(batch)
-        ]
-
 
 @pytest.fixture
 def scene() -> Scene:
@@ -98,9 +57,7 @@ def scene() -> Scene:
 
 def request(*values: int, name: str = "m", rows: int = 1, **fields) -> bytes:
     message = service_pb2.ModelInferRequest(model_name=name, **fields)
-    for each, value in zip(("x", "y"), values or (1, 2), strict=True):
-        message.inputs.add(name=each, datatype="INT32", shape=[rows, WIDTH])
-        message.raw_input_contents.append(np.full((rows, WIDTH), value, np.int32).tobytes())
+    add_inputs(message, *(values or (1, 2)), rows=rows)
     content: bytes = message.SerializeToString()
     return content
 
@@ -443,6 +400,7 @@ def test_model_that_was_replaced_gets_no_columns_of_the_old_one(scene):
 
     assert [scene.client.response(each).status for each in streams] == ["5", "5"]
     scene.model, scene.instance = scene.add_model()
+    scene.instances = [scene.instance]
     streams = scene.send(request(), request())
     assert scene.is_columns == [False, False]
     scene.finish()

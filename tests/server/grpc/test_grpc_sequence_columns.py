@@ -7,44 +7,29 @@ import numpy as np
 import pytest
 
 from pytriton.base import dtypes
-from pytriton.base.model_spec import ControlSpec, ModelTensor, SequenceControlKind, SequenceSpec
+from pytriton.base.model_spec import ControlSpec, SequenceControlKind, SequenceSpec
 from pytriton.base.protos import service_pb2
-from pytriton.serving.engine.engine import Engine
-from pytriton.serving.engine.model import Model
 from pytriton.serving.engine.sequence.sequence_inputs import added_input_names
-from pytriton.serving.server.binding.bound_control import BoundControl
 from pytriton.serving.server.grpc.columns import LEARN_EVERY
 from tests.column_rig import DoublingInstance
-from tests.fakes import model_spec
-from tests.server.grpc_fakes import SERVICE, GrpcClient, framed
-from tests.server.http_fakes import FakeLoop
-from tests.wire.http2.frame_client import data, rst_stream
-
-WIDTH = 2
+from tests.server.grpc.column_scene import ColumnScene, add_inputs
+from tests.wire.http2.frame_client import rst_stream
 
 
-class Scene:
+class Scene(ColumnScene):
     """A client of a server with a sequence model, whose requests have been learned."""
 
     def __init__(self, *, learned_ids: tuple[int | str, ...] = (9, 300)) -> None:
-        self.loop = FakeLoop()
-        self.engine = Engine()
-        tensors = {
-            each: ModelTensor(name=each, dtype=dtypes.INT32, dims=(WIDTH,), shape=(-1, WIDTH))
-            for each in ("x", "y")
-        }
+        super().__init__()
         id_type = dtypes.BYTES if isinstance(learned_ids[0], str) else dtypes.UINT64
         id_input = ControlSpec(kind=SequenceControlKind.CORRID, name="id", dtype=id_type)
         sequence = SequenceSpec(max_candidates=32, controls=(id_input,))
-        spec = model_spec(32, outputs=tensors, inputs=tensors, sequence=sequence)
-        self.model = Model(spec, self.loop)
-        self.instance = DoublingInstance("m_0", self.model, added=added_input_names(spec))
-        self.engine.add(self.model)
-        self.engine.set_ready(self.model)
+        self.model = self.serve(sequence=sequence)
+        added = added_input_names(self.model.spec)
+        self.instance = DoublingInstance("m_0", self.model, added=added)
+        self.instances = [self.instance]
         self.model.add_instance(self.instance)
         self.loop.run()
-        control = BoundControl(self.engine, None)
-        self.client = GrpcClient(engine=self.engine, control=control, loop=self.loop)
         for sequence_id in learned_ids:
             for _ in range(2 * LEARN_EVERY):
                 self.send(request(1, sequence_id, start=True, end=True))
@@ -52,31 +37,6 @@ class Scene:
         both = [request(1, learned_ids[0], start=True, end=True)] * 2
         self.send(*both)  # a request that probably comes alone is not gathered
         self.finish()
-
-    def send(self, *messages: bytes) -> list[int]:
-        """Make calls in one read; returns their streams."""
-        wire, streams = b"", []
-        for message in messages:
-            head = self.client.head(f"{SERVICE}/ModelInfer")
-            streams.append(int.from_bytes(head[5:9], "big"))
-            wire += head + data(streams[-1], framed(message), end_stream=True)
-        self.client.receive(wire)
-        return streams
-
-    def finish(self) -> None:
-        while self.instance.running:
-            self.instance.double()
-            self.loop.run()
-        self.client.run()
-
-    @property
-    def is_columns(self) -> list[bool]:
-        """Whether the requests of the running batches travel as columns."""
-        return [
-            inference.chunk is not None
-            for batch in self.instance.running
-            for inference in self.instance.tracker.inferences_of(batch)
-        ]
 
     def values(self, streams: list[int]) -> list[int]:
         """The first value of each answer."""
@@ -96,9 +56,7 @@ def request(value, sequence_id, *, start=False, end=False, request_id="", **para
     message.parameters["sequence_end"].bool_param = end
     for name, number in parameters.items():
         message.parameters[name].int64_param = number
-    for name in ("x", "y"):
-        message.inputs.add(name=name, datatype="INT32", shape=[1, WIDTH])
-        message.raw_input_contents.append(np.full((1, WIDTH), value, np.int32).tobytes())
+    add_inputs(message, value, value)
     content: bytes = message.SerializeToString(deterministic=True)
     return content
 

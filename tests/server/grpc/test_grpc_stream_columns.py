@@ -6,45 +6,27 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton.base import dtypes
-from pytriton.base.model_spec import ModelTensor, SequenceSpec
+from pytriton.base.model_spec import SequenceSpec
 from pytriton.base.protos import service_pb2
-from pytriton.serving.engine.engine import Engine
-from pytriton.serving.engine.model import Model
-from pytriton.serving.server.binding.bound_control import BoundControl
 from pytriton.serving.server.grpc.columns import LEARN_EVERY
 from tests.column_rig import DoublingInstance
-from tests.fakes import model_spec
-from tests.server.grpc_fakes import GrpcClient
-from tests.server.http_fakes import FakeLoop
+from tests.server.grpc.column_scene import ColumnScene, add_inputs
 from tests.wire.http2.frame_client import rst_stream
 
-WIDTH = 2
 STRICT = ("triton_grpc_error", "true")
 
 
-class Scene:
+class Scene(ColumnScene):
     """A stream to a server with a sequence model, whose requests have been learned."""
 
     def __init__(self, instances: int = 1, *metadata: tuple[str, str]) -> None:
-        self.loop = FakeLoop()
-        self.engine = Engine()
-        tensors = {
-            each: ModelTensor(name=each, dtype=dtypes.INT32, dims=(WIDTH,), shape=(-1, WIDTH))
-            for each in ("x", "y")
-        }
-        sequence = SequenceSpec(max_candidates=32)
-        spec = model_spec(32, outputs=tensors, inputs=tensors, sequence=sequence)
-        self.model = Model(spec, self.loop)
+        super().__init__()
+        self.model = self.serve(sequence=SequenceSpec(max_candidates=32))
         self.instances = [
             DoublingInstance(f"m_{number}", self.model) for number in range(instances)
         ]
-        self.engine.add(self.model)
-        self.engine.set_ready(self.model)
         self.model.add_instance(self.instances[0])
         self.loop.run()
-        control = BoundControl(self.engine, None)
-        self.client = GrpcClient(engine=self.engine, control=control, loop=self.loop)
         self.stream = self.client.open("ModelStreamInfer")
         for request_id in ("0", "00"):
             for _ in range(2 * LEARN_EVERY):
@@ -63,14 +45,6 @@ class Scene:
         self.client.send(self.stream, *messages, end=end)
         self.client.run()
 
-    def finish(self) -> None:
-        while any(instance.running for instance in self.instances):
-            for instance in self.instances:
-                if instance.running:
-                    instance.double()
-            self.loop.run()
-        self.client.run()
-
     @property
     def answers(self) -> list[service_pb2.ModelStreamInferResponse]:
         return [
@@ -87,16 +61,6 @@ class Scene:
             if (raw := each.infer_response.raw_output_contents)
         ]
 
-    @property
-    def is_columns(self) -> list[bool]:
-        """Whether the requests of the running batches travel as columns."""
-        return [
-            inference.chunk is not None
-            for instance in self.instances
-            for batch in instance.running
-            for inference in instance.tracker.inferences_of(batch)
-        ]
-
 
 def request(
     value, sequence_id, request_id="", *, start=False, end=False, classes=0, **parameters
@@ -107,9 +71,7 @@ def request(
     message.parameters["sequence_end"].bool_param = end
     for name, number in parameters.items():
         message.parameters[name].int64_param = number
-    for name in ("x", "y"):
-        message.inputs.add(name=name, datatype="INT32", shape=[1, WIDTH])
-        message.raw_input_contents.append(np.full((1, WIDTH), value, np.int32).tobytes())
+    add_inputs(message, value, value)
     if classes:
         message.outputs.add(name="x").parameters["classification"].int64_param = classes
     content: bytes = message.SerializeToString(deterministic=True)
