@@ -65,6 +65,13 @@ class Trio:
         ref = TensorRef("x", FP32.number, array.shape, offset, array.nbytes, number)
         self.to_reader.send(Execute(1, [1], [ref]), payload)
 
+    def pass_through(self, value: float) -> np.ndarray:
+        """What the reader has of a block that the middle has passed on and let go."""
+        self.send(value)
+        self.forward(*take_all(self.from_owner))
+        (read,) = take_all(self.reader)
+        return read
+
     def tell(self) -> None:
         """All say what they have to say about memory, and hear it, until nothing is left."""
         for _ in range(4):
@@ -313,11 +320,7 @@ def test_block_that_is_forwarded_twice_comes_back_once_both_are_gone(trio):
 
 
 def test_reader_can_answer_with_the_same_block(trio):
-    trio.send(1)
-    (array,) = take_all(trio.from_owner)
-    trio.forward(array)
-    del array
-    (read,) = take_all(trio.reader)
+    read = trio.pass_through(1)
     payload = trio.reader.payload()
     number = payload.return_block(block_of(read))
     ref = TensorRef("x", FP32.number, read.shape, 0, read.nbytes, number)
@@ -367,11 +370,7 @@ def test_middle_has_news_to_send_until_the_reader_knows_that_a_segment_is_gone(t
 
 
 def test_end_of_the_reader_lets_the_owner_never_reuse_what_it_may_read(trio):
-    trio.send(7)
-    (array,) = take_all(trio.from_owner)
-    trio.forward(array)
-    del array
-    (read,) = take_all(trio.reader)
+    read = trio.pass_through(7)
     trio.to_reader.close()  # its connection is gone, itself maybe not
     trio.tell()
     assert trio.owner.tracker.lent_count == 0
@@ -401,11 +400,7 @@ def test_end_of_the_reader_counts_when_the_middle_lets_go(trio):
 
 
 def test_end_of_the_owner_leaves_the_others_what_they_read(trio):
-    trio.send(7)
-    (array,) = take_all(trio.from_owner)
-    trio.forward(array)
-    del array
-    (read,) = take_all(trio.reader)
+    read = trio.pass_through(7)
     trio.close("owner")
     trio.tell()
     assert (read == 7).all()
@@ -418,11 +413,7 @@ def test_end_of_the_owner_leaves_the_others_what_they_read(trio):
 
 
 def test_end_of_the_middle_leaves_nothing_lent(trio):
-    trio.send(7)
-    (array,) = take_all(trio.from_owner)
-    trio.forward(array)
-    del array
-    (read,) = take_all(trio.reader)
+    read = trio.pass_through(7)
     trio.close("middle")
     trio.tell()
 

@@ -12,29 +12,14 @@ from pytriton.base.errors import UnavailableError
 from pytriton.base.messages import DeviceExport
 from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.runtime.python_backend.answers import add_tensor
-from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import (
     MemoryFrame,
     ResponseItem,
     ResponsesFrame,
     WorkerLogLine,
 )
-from pytriton.runtime.transport.link import socket_pair
-from pytriton.runtime.transport.memory_channel import MemoryChannel
-from pytriton.runtime.transport.response_outbox import MAX_HELD, ResponseOutbox
+from pytriton.runtime.transport.response_outbox import MAX_HELD
 from tests.e2e.waiting import DEADLINE_S
-
-
-@pytest.fixture
-def far():
-    ours, theirs = socket_pair()
-    theirs.settimeout(DEADLINE_S)
-    far = MemoryChannel(theirs, Arena())
-    far.outbox = ResponseOutbox(MemoryChannel(ours, Arena(limit_bytes=64 << 20)))
-    yield far
-    far.outbox.close()
-    far.outbox.channel.close()
-    far.close()
 
 
 def line(text):

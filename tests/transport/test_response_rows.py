@@ -9,30 +9,14 @@ import pytest
 
 from pytriton.base.dtypes import BYTES, UINT8
 from pytriton.base.errors import UnavailableError
-from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import ResponseItem
-from pytriton.runtime.transport.link import socket_pair
-from pytriton.runtime.transport.memory_channel import MemoryChannel
-from pytriton.runtime.transport.response_outbox import MAX_HELD, ResponseOutbox
+from pytriton.runtime.transport.response_outbox import MAX_HELD
 from pytriton.runtime.transport.response_rows import HeldRows
-from tests.e2e.waiting import DEADLINE_S
 from tests.response_rows import with_items_only
 
 NUMBER = (("y", UINT8.number, (1,)),)
 TEXT = (("y", BYTES.number, (1,)),)
 PAIR = (("y", UINT8.number, (1,)), ("z", BYTES.number, (2,)))
-
-
-@pytest.fixture
-def far():
-    ours, theirs = socket_pair()
-    theirs.settimeout(DEADLINE_S)
-    far = MemoryChannel(theirs, Arena())
-    far.outbox = ResponseOutbox(MemoryChannel(ours, Arena(limit_bytes=64 << 20)))
-    yield far
-    far.outbox.close()
-    far.outbox.channel.close()
-    far.close()
 
 
 def add(outbox, request, structure, *data):
