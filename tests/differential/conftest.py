@@ -42,6 +42,20 @@ def infer_function(model: Model) -> Any:
     return stream if model.decoupled else infer
 
 
+def bind(triton: Triton, model: Model, function: Any) -> None:
+    triton.bind(
+        model_name=model.name,
+        infer_func=function,
+        inputs=[declare(port) for port in model.inputs],
+        outputs=[declare(port) for port in model.outputs],
+        config=ModelConfig(
+            batching=model.max_batch_size > 0,
+            max_batch_size=max(model.max_batch_size, 1),
+            decoupled=model.decoupled,
+        ),
+    )
+
+
 @pytest.fixture(scope="session")
 def our_port() -> Iterator[int]:
     """The HTTP port of our server."""
@@ -56,16 +70,6 @@ def our_port() -> Iterator[int]:
     security = TritonSecurityConfig(access_token=ACCESS_TOKEN)
     with Triton(config=config, security_config=security) as triton:
         for model in MODELS:
-            triton.bind(
-                model_name=model.name,
-                infer_func=infer_function(model),
-                inputs=[declare(port) for port in model.inputs],
-                outputs=[declare(port) for port in model.outputs],
-                config=ModelConfig(
-                    batching=model.max_batch_size > 0,
-                    max_batch_size=max(model.max_batch_size, 1),
-                    decoupled=model.decoupled,
-                ),
-            )
+            bind(triton, model, infer_function(model))
         triton.run()
         yield http

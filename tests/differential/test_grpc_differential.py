@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytriton.model_config import ModelConfig
 from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
 from tests import recorded_json
 from tests.differential import grpc_recording
-from tests.differential.conftest import declare, infer_function
+from tests.differential.conftest import bind, infer_function
 from tests.differential.grpc_case import GrpcCase, run
 from tests.differential.grpc_cases import CASES
 from tests.differential.grpc_models import STREAMS, stream_function
@@ -42,17 +41,7 @@ def our_grpc_port() -> Iterator[int]:
     with Triton(config=config, security_config=security) as triton:
         for model in (*MODELS, *STREAMS):
             function = stream_function(model) if model in STREAMS else infer_function(model)
-            triton.bind(
-                model_name=model.name,
-                infer_func=function,
-                inputs=[declare(port) for port in model.inputs],
-                outputs=[declare(port) for port in model.outputs],
-                config=ModelConfig(
-                    batching=model.max_batch_size > 0,
-                    max_batch_size=max(model.max_batch_size, 1),
-                    decoupled=model.decoupled,
-                ),
-            )
+            bind(triton, model, function)
         triton.run()
         yield grpc
 
