@@ -19,10 +19,9 @@ from pytriton.runtime.executor.inference import Inference, ModelLabels, burst_ou
 from pytriton.runtime.functions.bound_model import BoundModel
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from tests.e2e.loop_waiting import comes_true
 from tests.e2e.waiting import DEADLINE_S
 from tests.fakes import RecordingSink
-
-_POLL_S = 0.001
 
 Arrays = dict[str, np.ndarray]
 Function = Callable[[Arrays], Arrays]
@@ -179,16 +178,7 @@ class InstanceBench:
 
     def until(self, condition: Callable[[], Any], deadline_s: float = DEADLINE_S) -> bool:
         """Let the loop run until a condition comes true; whether it did before the deadline."""
-
-        async def wait() -> bool:
-            end = time.monotonic() + deadline_s
-            while not condition():
-                if time.monotonic() > end:
-                    return False
-                await asyncio.sleep(_POLL_S)
-            return True
-
-        return self.loop.run_until_complete(wait())
+        return self.loop.run_until_complete(comes_true(condition, deadline_s))
 
     def close(self) -> None:
         self.instance.stop()

@@ -47,10 +47,9 @@ from pytriton.serving.server.tracing.tracing import Tracing
 from tests.chunks import JoinedChunk, PiecesChunk
 from tests.column_rig import NAMES, WIDTH, DoublingInstance, Ends, values_of
 from tests.contract.benches import to_tensor
+from tests.e2e.loop_waiting import comes_true
 from tests.e2e.waiting import DEADLINE_S
 from tests.fakes import FakeInstance, RecordingSink
-
-_POLL_S = 0.0005
 
 
 class Kept:
@@ -385,14 +384,8 @@ class Seam:
 
     def until(self, condition: Callable[[], Any]) -> None:
         """Let the loop run until a condition comes true."""
-
-        async def wait() -> None:
-            end = time.monotonic() + DEADLINE_S
-            while not condition():
-                assert time.monotonic() < end, "the condition did not come true"
-                await asyncio.sleep(_POLL_S)
-
-        self.loop.run_until_complete(wait())
+        came_true = self.loop.run_until_complete(comes_true(condition))
+        assert came_true, "the condition did not come true"
 
     def ask(self, answer: Any) -> Any:
         """The answer to a question, known or to be awaited."""

@@ -24,6 +24,7 @@ from pytriton.serving.engine.config import config_from_text, normalise_config, s
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
 from pytriton.serving.engine.validation import MANY_STRINGS
+from tests.e2e.loop_waiting import comes_true
 
 CONFIG = """name: "m" backend: "python"
     input [ { name: "s" data_type: TYPE_STRING dims: [ -1 ] } ]
@@ -85,14 +86,6 @@ def gate(monkeypatch):
     return Gate(monkeypatch)
 
 
-async def settle(condition):
-    for _ in range(10_000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it did not happen within many seconds")
-
-
 def test_few_strings_are_counted_at_once(gate):
     async def main():
         engine, taken = make_engine(asyncio.get_running_loop())
@@ -111,7 +104,7 @@ def test_many_strings_are_counted_in_a_thread(gate):
         assert taken == []
         inference.pause()
         gate.opened.set()
-        await settle(lambda: taken)
+        assert await comes_true(lambda: taken)
 
         assert taken == [inference]
         assert inference.is_paused
@@ -144,7 +137,7 @@ def test_request_may_be_given_up_while_its_strings_are_counted(gate):
         inference.cancel()
         inference.cancel()
         gate.opened.set()
-        await settle(lambda: engine.infer(request_of(varied(MANY)), Sink()) and taken)
+        assert await comes_true(lambda: engine.infer(request_of(varied(MANY)), Sink()) and taken)
 
         assert inference not in taken
         return sink.errors
@@ -190,7 +183,7 @@ def test_requests_of_a_sequence_stay_in_order_while_strings_are_counted(gate):
         assert taken == sent[4:6]  # they are of no sequence or of another one
         sent[3].cancel()
         gate.opened.set()
-        await settle(lambda: len(taken) == 6)
+        assert await comes_true(lambda: len(taken) == 6)
 
         assert taken[2:] == [sent[0], sent[1], sent[2], sent[6]]
 
@@ -204,7 +197,7 @@ def test_who_waits_for_the_place_of_a_request_hears_of_it(gate):
         owners = []
         inference.owner.call_when_dispatched(inference, lambda: owners.append(inference.owner))
         gate.opened.set()
-        await settle(lambda: owners)
+        assert await comes_true(lambda: owners)
 
         assert owners == [engine.lookup("m")]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from pytriton.serving.repository.loading.plans import VersionPlan
 from pytriton.serving.repository.model_repositories import ModelRepositories
 from pytriton.serving.repository.reading.config_files import check_model_files
 from pytriton.serving.repository.settings import ControlMode, RepositorySettings
+from tests.e2e.loop_waiting import comes_true
 from tests.e2e.waiting import DEADLINE_S
 from tests.fakes import FakeInstance, RecordingSink, model_spec, request
 
@@ -157,13 +157,7 @@ class Scene:
         return self.loop.create_task(work)
 
     def until(self, condition: Any) -> None:
-        async def wait() -> None:
-            end = time.monotonic() + DEADLINE_S
-            while not condition():
-                assert time.monotonic() < end, "it did not happen in time"
-                await asyncio.sleep(0.001)
-
-        self.loop.run_until_complete(wait())
+        assert self.loop.run_until_complete(comes_true(condition)), "it did not happen in time"
 
     def load(self, name: str = "m", config: str | None = None, files: Any = ()) -> None:
         self.run(self.models.load(name, config, dict(files)))

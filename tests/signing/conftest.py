@@ -1,29 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scenes that end with their test."""
+"""Scenes that end with their test, as those of repositories."""
 
-from __future__ import annotations
+from tests.repository.conftest import repository, scene
 
-import pytest
-
-from tests.repository.scene import Scene
-
-
-@pytest.fixture
-def repository(tmp_path):
-    path = tmp_path / "models"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
-def scene(repository):
-    """Makes scenes around `repository`; settings are those of `RepositorySettings`."""
-    scenes = []
-
-    def make(**settings):
-        scenes.append(Scene(repository, **settings))
-        return scenes[-1]
-
-    yield make
-    for each in scenes:
-        each.close()
+__all__ = ["repository", "scene"]

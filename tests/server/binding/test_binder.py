@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -32,6 +31,7 @@ from pytriton.serving.engine.model import VersionState
 from pytriton.serving.engine.rate_limiter import ResourceLimiter, Turns
 from pytriton.serving.server.binding import binder
 from pytriton.serving.server.binding.binder import BinderSession
+from tests.e2e.loop_waiting import comes_true
 from tests.e2e.waiting import DEADLINE_S
 from tests.fakes import RecordingSink
 
@@ -62,16 +62,7 @@ class Binder:
 
     def until(self, condition) -> bool:
         """Run the loop until a condition comes true; whether it did before the deadline."""
-
-        async def wait():
-            end = time.monotonic() + DEADLINE_S
-            while not condition():
-                if time.monotonic() > end:
-                    return False
-                await asyncio.sleep(0.001)
-            return True
-
-        return self.loop.run_until_complete(wait())
+        return self.loop.run_until_complete(comes_true(condition))
 
     def call(self, make, *fields, descriptors=()) -> int:
         self._calls += 1

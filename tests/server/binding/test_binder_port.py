@@ -7,7 +7,6 @@ import asyncio
 import errno
 import os
 import socket
-import time
 
 import pytest
 
@@ -28,6 +27,7 @@ from pytriton.serving.server.binding import binder_port
 from pytriton.serving.server.binding.binder_port import BinderPort
 from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.serving.server.server import authorizations
+from tests.e2e.loop_waiting import comes_true
 from tests.e2e.waiting import DEADLINE_S
 from tests.free_ports import free_ports
 
@@ -66,15 +66,7 @@ class Port:
         self.links: list[ControlLink] = []
 
     def until(self, condition) -> bool:
-        async def wait():
-            end = time.monotonic() + DEADLINE_S
-            while not condition():
-                if time.monotonic() > end:
-                    return False
-                await asyncio.sleep(0.001)
-            return True
-
-        return self.loop.run_until_complete(wait())
+        return self.loop.run_until_complete(comes_true(condition))
 
     def knock(self, port=None) -> ControlLink:
         """A connection that has said nothing yet."""

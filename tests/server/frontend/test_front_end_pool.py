@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-import time
 
 import pytest
 
@@ -42,6 +41,7 @@ from pytriton.serving.server.process.logs import LogControl
 from pytriton.serving.server.tracing.settings import TraceSettings
 from pytriton.testing import FakeEventLoop
 from tests.contract.seam import Control
+from tests.e2e.loop_waiting import comes_true
 from tests.e2e.waiting import DEADLINE_S
 from tests.fakes import model_spec
 
@@ -166,13 +166,7 @@ class Scene:
         return far
 
     def until(self, condition):
-        async def wait():
-            end = time.monotonic() + DEADLINE_S
-            while not condition():
-                assert time.monotonic() < end
-                await asyncio.sleep(0.002)
-
-        self.loop.run_until_complete(wait())
+        assert self.loop.run_until_complete(comes_true(condition))
 
     def run(self):
         self.loop.run()

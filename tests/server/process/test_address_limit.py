@@ -18,6 +18,7 @@ from pytriton.serving.server.process.clients import (
     ConnectionSet,
     address_key,
 )
+from tests.e2e.loop_waiting import comes_true
 from tests.e2e.waiting import DEADLINE_S
 
 
@@ -71,13 +72,6 @@ class Idle(asyncio.Protocol):
         self._connections.discard(self)
 
 
-async def until(condition) -> None:
-    deadline = asyncio.get_running_loop().time() + DEADLINE_S
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.001)
-
-
 @pytest.fixture(params=[uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
 def loop(request):
     loop = request.param()
@@ -99,17 +93,17 @@ def test_clients_beyond_the_limit_are_told_why_and_disconnected(loop):
         acceptor.start()
         with contextlib.ExitStack() as stack:
             clients = [stack.enter_context(socket.create_connection(address)) for _ in range(3)]
-            await until(lambda: limit.refused_count == 1 and len(connections) == 2)
+            assert await comes_true(lambda: limit.refused_count == 1 and len(connections) == 2)
             clients[2].sendall(b"a request that nobody reads")
             clients[2].settimeout(DEADLINE_S)
             assert clients[2].recv(100) == b"too many"
             assert clients[2].recv(100) == b""
 
             clients[0].close()
-            await until(lambda: limit.most == 1)
+            assert await comes_true(lambda: limit.most == 1)
             stack.enter_context(socket.create_connection(address))
-            await until(lambda: len(connections) == 2)
-        await until(lambda: not connections)
+            assert await comes_true(lambda: len(connections) == 2)
+        assert await comes_true(lambda: not connections)
         assert limit.most == 0
         acceptor.close()
 
@@ -128,7 +122,7 @@ def test_flood_of_refused_clients_keeps_few_sockets(loop):
             for _ in range(200):
                 stack.enter_context(socket.create_connection(address))
             acceptor.start()
-            await until(lambda: limit.refused_count == 200)
+            assert await comes_true(lambda: limit.refused_count == 200)
             assert len(acceptor._refused) <= 64
             acceptor.close()
             assert not acceptor._refused
