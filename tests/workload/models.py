@@ -35,6 +35,8 @@ from pytriton.model_config import (
 from tests.workload.calls import Call, TensorData, join_texts, make_tensor
 
 REPOSITORY = pathlib.Path(__file__).parent / "model_repository"
+# Models whose code is that of another, which has it in its folder.
+SAME_CODE = {"accumulate_oldest": "accumulate_direct"}
 # What a server needs to serve all of them as they are meant.
 CACHE_CONFIG = "local,size=1048576"
 RATE_LIMIT = "execution_count"
@@ -292,6 +294,8 @@ def write_repository(folder: pathlib.Path, *names: str) -> list[str]:
     for name in chosen:
         shutil.copytree(REPOSITORY / name, folder / name, dirs_exist_ok=True)
         (folder / name / "1").mkdir(exist_ok=True)
+        if name in SAME_CODE:
+            shutil.copy(REPOSITORY / SAME_CODE[name] / "1" / "model.py", folder / name / "1")
     return chosen
 
 
