@@ -16,6 +16,8 @@ from tests.free_ports import free_ports
 from tests.repository_e2e.model_files import code, model
 from tests.repository_e2e.server_process import COMMAND
 
+pytestmark = pytest.mark.real_start  # what a start says and does is seen as users have it
+
 BROKEN = model("raise RuntimeError('no weights')")
 
 

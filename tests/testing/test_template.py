@@ -197,6 +197,8 @@ def test_exit_code_is_told(shared, fork, how, code):
 def test_signals_reach_the_process_while_it_runs(shared, fork, send, number):
     process, _ = fork(shared)
     getattr(process, send)()
+    seen = psutil.Process(process.pid)
+    assert eventually(lambda: seen.status() == psutil.STATUS_ZOMBIE)
 
     assert process.wait(DEADLINE_S) == -number
     assert not psutil.pid_exists(process.pid)

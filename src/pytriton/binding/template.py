@@ -11,8 +11,8 @@ spared. What it has of its own is sent: arguments, variables, folder, descriptor
   and the caller starts it as usual: on other systems than Linux, where a fork after the imports is
   not safe; if a variable that is read while modules are imported differs from the template's; and
   if what processes inherit does: signals, limits, cores, umask, user, group of processes.
-- The process is a child of the template, which tells its exit code over a pipe. Signals are sent by
-  a pidfd, so they reach no other process that has got the same id.
+- The process is a child of the template, which tells its exit code over a socket, and keeps its id
+  from other processes until it was waited for. Signals are sent by a pidfd.
 - What lists of processes show is the template's: its variables, and its command line unless the
   package setproctitle is installed.
 - The template ends when this process does, as its socket ends. The processes go on, and end as
@@ -28,6 +28,7 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -104,14 +105,15 @@ class Program(NamedTuple):
 class ForkedProcess:
     """A process that a template has forked, with the methods of `subprocess.Popen`."""
 
-    def __init__(self, pid: int, pidfd: int, pipe: int) -> None:
+    def __init__(self, pid: int, pidfd: int, end: socket.socket) -> None:
         self.pid = pid
         self.returncode: int | None = None
         self._pidfd = pidfd
-        self._pipe = pipe
+        self._end = end
         self._lock = threading.Lock()
-        for descriptor in (pidfd, pipe):  # kept open, as several threads may wait
-            weakref.finalize(self, os.close, descriptor)
+        # Kept open until then, as several threads may wait.
+        weakref.finalize(self, os.close, pidfd)
+        weakref.finalize(self, end.close)
 
     def poll(self) -> int | None:
         """Returns the exit code; None if the process runs."""
@@ -127,12 +129,15 @@ class ForkedProcess:
         """
         end = None if timeout is None else time.monotonic() + timeout
         if self.returncode is None:
-            self._await(self._pipe, end, timeout)
+            self._await(self._end.fileno(), end, timeout)
         with self._lock:
             if self.returncode is None:
-                code = template_process.exit_code_of(os.read(self._pipe, 16))
+                code = template_process.exit_code_of(self._end.recv(16))
                 if code is None:
                     self._await(self._pidfd, end, timeout)
+                else:
+                    self._end.shutdown(socket.SHUT_WR)
+                    self._end.recv(1)  # the end: the template has waited for its child
                 self.returncode = _UNKNOWN_EXIT_CODE if code is None else code
         return self.returncode
 
@@ -282,19 +287,17 @@ class _Running:
             OSError: The same, or it cannot fork.
         """
         with contextlib.ExitStack() as on_error:
-            pipe, their_pipe = os.pipe()
-            on_error.callback(os.close, pipe)
-            try:
-                self._link.send(request, [descriptors[0], their_pipe, *descriptors[1:]])
-            finally:
-                os.close(their_pipe)
+            end, teller = socket.socketpair()
+            on_error.enter_context(end)
+            with teller:
+                self._link.send(request, [descriptors[0], teller.fileno(), *descriptors[1:]])
             answer = self._link.receive()
             assert isinstance(answer, template_process.Forked)
             if not answer.pid:
                 raise OSError("the template cannot fork")
             (pidfd,) = self._link.take_descriptors(1)
             on_error.pop_all()
-        return ForkedProcess(answer.pid, pidfd, pipe)
+        return ForkedProcess(answer.pid, pidfd, end)
 
     def close(self) -> None:
         """End the template."""

@@ -28,7 +28,7 @@ _STATUS_BYTES = 4
 class ForkRequest(msgspec.Struct, array_like=True):
     """A process that should be forked.
 
-    It comes with these descriptors: the folder that the process works in, the pipe for its exit
+    It comes with these descriptors: the folder that the process works in, the socket for its exit
     code, and those that it inherits. Names of files and values of variables need not be texts.
     """
 
@@ -58,7 +58,7 @@ def answer_link(control: socket.socket) -> RecordLink[ForkRequest | Forked]:
 
 
 def exit_code_of(status: bytes) -> int | None:
-    """Returns the exit code that a template wrote into a pipe; None if it ended before that."""
+    """Returns the exit code that a template has sent; None if it ended before that."""
     return int.from_bytes(status, "big", signed=True) if len(status) == _STATUS_BYTES else None
 
 
@@ -90,7 +90,8 @@ class _Template:
 
     def __init__(self, control: socket.socket) -> None:
         self._link = request_link(control)
-        self._running: dict[int, tuple[int, int]] = {}  # by pidfd: pid, and the pipe for its end
+        self._running: dict[int, tuple[int, int]] = {}  # by pidfd: pid, and the socket for its end
+        self._ended: dict[int, int] = {}  # by these sockets: those whose end was told
         self._descriptors: list[int] = []
 
     def serve(self) -> ForkRequest:
@@ -101,7 +102,12 @@ class _Template:
             for ready, _ in events.poll():
                 if ready in self._running:
                     events.unregister(ready)
-                    self._tell_end(ready)
+                    events.register(self._tell_end(ready), select.POLLIN)
+                    continue
+                if ready in self._ended:
+                    events.unregister(ready)
+                    os.waitpid(self._ended.pop(ready), 0)
+                    os.close(ready)
                     continue
                 try:
                     request = self._link.receive()
@@ -116,40 +122,48 @@ class _Template:
 
     def _fork(self) -> int | None:
         """Returns the pidfd of the process, 0 if there is none; None in the process itself."""
-        folder, pipe, *inherited = self._descriptors
+        folder, teller, *inherited = self._descriptors
         try:
             pid = os.fork()
         except OSError:  # the one who asks starts a process himself, and reports the error
             self._link.send(Forked(0))
             process = 0
-            os.close(pipe)
+            os.close(teller)
         else:
             if pid == 0:
                 return None
             process = os.pidfd_open(pid)
-            self._running[process] = (pid, pipe)
+            self._running[process] = (pid, teller)
             with contextlib.suppress(OSError):  # the next receipt tells that nobody listens
                 self._link.send(Forked(pid), [process])
         for descriptor in (folder, *inherited):
             os.close(descriptor)
         return process
 
-    def _tell_end(self, process: int) -> None:
-        pid, pipe = self._running.pop(process)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        with contextlib.suppress(BrokenPipeError):  # nobody wants to know
-            os.write(pipe, code.to_bytes(_STATUS_BYTES, "big", signed=True))
-        os.close(pipe)
+    def _tell_end(self, process: int) -> int:
+        """Returns the socket; its other end is shut down when the process may be forgotten.
+
+        Until then its id is not given to another process, as with every process that is started.
+        """
+        pid, teller = self._running.pop(process)
+        end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert end is not None
+        code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+        with contextlib.suppress(OSError):  # nobody wants to know
+            os.write(teller, code.to_bytes(_STATUS_BYTES, "big", signed=True))
         os.close(process)
+        self._ended[teller] = pid
+        return teller
 
     def enter(self, request: ForkRequest) -> None:
         """Make a forked process what it should be, with nothing of the template but its modules."""
-        folder, pipe, *inherited = self._descriptors
+        folder, teller, *inherited = self._descriptors
         self._link.close()
-        for process, (_, other_pipe) in self._running.items():
+        for process, (_, other_teller) in self._running.items():
             os.close(process)
-            os.close(other_pipe)
-        os.close(pipe)
+            os.close(other_teller)
+        for descriptor in (teller, *self._ended):
+            os.close(descriptor)
         if request.has_own_session:
             os.setsid()
         os.fchdir(folder)
