@@ -10,17 +10,16 @@ from tests.chaos import resources
 from tests.chaos.resources import Snapshot
 from tests.chaos.servers import END_WITHIN_S, ChaosServer
 from tests.e2e.http_client import is_port_free
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 
-# Memory is returned in periods of five seconds, and codec processes end after thirty.
-REST_S = 60.0
 _POLL_S = 0.5
 
 
 def rest(server: ChaosServer, before: Snapshot) -> tuple[Snapshot, list[str]]:
     """Let the server come to rest; what it holds then, and what of that is too much."""
     after = server.snapshot()
-    end_s = time.monotonic() + REST_S
+    # Memory is returned in periods of five seconds, and codec processes end after thirty.
+    end_s = time.monotonic() + DEADLINE_S
     while (grown := resources.growth(before, after)) and time.monotonic() < end_s:
         time.sleep(_POLL_S)
         after = server.snapshot()
@@ -49,10 +48,7 @@ def log_is_written(server: ChaosServer) -> list[str]:
     name = f"no-such-model-{time.monotonic_ns()}"
     server.ask(f"/v2/models/{name}/ready")
     text_is_there = eventually(
-        lambda: (
-            server.access_log.exists() and name in server.access_log.read_text(errors="replace")
-        ),
-        10.0,
+        lambda: server.access_log.exists() and name in server.access_log.read_text(errors="replace")
     )
     return [] if text_is_there else [f"the access log has no line about a request for {name}"]
 
@@ -65,7 +61,7 @@ def ends_in_time(server: ChaosServer) -> list[str]:
     found = []
     if code != 0:
         found.append(f"the exit code after SIGTERM is {code}: {server.output[-2000:]}")
-    if not eventually(lambda: not server.family(), 10.0):
+    if not eventually(lambda: not server.family()):
         found.append(f"processes are left {seconds:.1f} s after SIGTERM: {server.family()}")
     found += [
         f"port {port} is taken after the end" for port in server.ports if not is_port_free(port)

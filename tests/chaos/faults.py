@@ -24,9 +24,10 @@ from tests.chaos.schedule import Fault, Kind
 from tests.chaos.servers import ChaosServer
 from tests.chaos.timeline import Event, Timeline
 from tests.e2e.http_client import Answer
+from tests.e2e.waiting import DEADLINE_S
 from tests.workload.oracle import Cause
 
-RECOVERY_S = 90.0  # on a busy machine, with faults that overlap
+RECOVERY_S = DEADLINE_S  # on a busy machine, with faults that overlap
 _POLL_S = 0.05
 # Five crashes within a minute would end the service of a version. Faults of other kinds may let
 # a process end, too.

@@ -18,6 +18,7 @@ from tests.chaos.schedule import Kind, Scene, ServerKind, make_schedule
 from tests.chaos.servers import ChaosServer
 from tests.chaos.timeline import Timeline
 from tests.e2e.http_client import call
+from tests.e2e.waiting import DEADLINE_S
 from tests.workload import models, oracle
 from tests.workload.calls import POLITE, Call, Port
 
@@ -25,7 +26,7 @@ from tests.workload.calls import POLITE, Call, Port
 _CHANGEABLE = ("double", "strings", "limited", "stream", "accumulate_oldest", "large")
 # How long calls may still run when no new ones begin: longer than any deadline of a call, and
 # than what a client of the workload waits before it reads on.
-DRAIN_S = 60.0
+DRAIN_S = 2 * DEADLINE_S
 WARM_UP_S = 4.0
 QUIET_S = 4.0
 _COMPARISONS = 10
