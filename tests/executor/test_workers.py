@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import json
 import pathlib
 import sys
@@ -13,7 +12,6 @@ import sys
 import numpy as np
 import psutil
 import pytest
-import uvloop
 
 from pytriton.base.dtypes import FP32, INT32
 from pytriton.base.errors import ErrorCode, InternalError
@@ -25,7 +23,7 @@ from pytriton.runtime.executor.python_instance import PythonInstance, complete_c
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.frames import Initialize
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
-from tests.executor.worker_rig import DEADLINE_S, FakeServices, until
+from tests.executor.worker_rig import DEADLINE_S, FakeServices, run_leaving_nothing, until
 from tests.fakes import RecordingSink, inference
 from tests.resource_limits import no_descriptors
 
@@ -127,12 +125,6 @@ def make_initialize(name="m_0_0", path=MODEL, **arguments):
     return Initialize(str(path), "1", arguments, ["y"], is_batching=True)
 
 
-def on_a_loop(coroutine):
-    loop = uvloop.new_event_loop()  # as the server's
-    loop.run_until_complete(coroutine)
-    loop.close()
-
-
 def run(scenario):
     """Run a scenario, end what it has not ended, and see that nothing is left."""
 
@@ -146,16 +138,7 @@ def run(scenario):
             for instance in owner.instances:
                 await instance.ended
 
-    me = psutil.Process()
-    before = set(me.children(recursive=True))
-    on_a_loop(asyncio.sleep(0))  # the first one opens what all have in common
-    gc.collect()  # or what other tests left is closed meanwhile
-    opened = me.num_fds()
-    on_a_loop(main())
-
-    gc.collect()  # a loop that is closed may have a descriptor of its own until then
-    assert set(me.children(recursive=True)) <= before
-    assert me.num_fds() <= opened  # threads of other tests may have closed theirs meanwhile
+    run_leaving_nothing(main)
 
 
 @pytest.fixture(params=["zygote", "spawn"])

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 
 import numpy as np
+import psutil
+import uvloop
 from msgspec import structs
 
 from pytriton.base.dtypes import from_numpy
@@ -19,7 +22,7 @@ from pytriton.runtime.transport.frames import Initialize, Initialized
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.refs import TensorRef
-from tests.e2e.waiting import DEADLINE_S
+from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.fakes import inference
 
 INITIALIZE = Initialize("/models/m/1/model.py", "1", {}, ["y"])
@@ -172,6 +175,31 @@ class WorkerRig:
         self.far.close()
         self.far_fork_socket.close()
         self.loop.close()
+
+
+def on_a_loop(coroutine):
+    """Run a coroutine on a loop of its own, of the server's kind."""
+    loop = uvloop.new_event_loop()
+    try:
+        return loop.run_until_complete(coroutine)
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+def run_leaving_nothing(scenario):
+    """Run a scenario, and see that it leaves no process and no descriptor."""
+    me = psutil.Process()
+    before = set(me.children(recursive=True))
+    on_a_loop(asyncio.sleep(0))  # the first one opens what all have in common
+    gc.collect()  # or what other tests left is closed meanwhile
+    opened = me.num_fds()
+    on_a_loop(scenario())
+
+    gc.collect()  # a loop that is closed may have a descriptor of its own until then
+    # Threads of other tests may open something for a while, or have closed it meanwhile.
+    assert eventually(lambda: set(me.children(recursive=True)) <= before)
+    assert eventually(lambda: me.num_fds() <= opened)
 
 
 async def until(condition):

@@ -4,17 +4,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-
-import psutil
-import uvloop
 
 from pytriton.runtime.executor.remote.instance_port import InstancePort
 from pytriton.runtime.executor.remote.remote_launcher import RemoteLauncher
 from pytriton.runtime.executor.worker import Placement, WorkerSpec
 from tests.executor.remote.plain_starter import PlainStarter
 from tests.executor.test_workers import Owner
-from tests.executor.worker_rig import DEADLINE_S
+from tests.executor.worker_rig import DEADLINE_S, run_leaving_nothing
 
 
 class RemotePort(InstancePort):
@@ -52,15 +48,6 @@ class RemoteOwner(Owner):
         await self.port.close()
 
 
-def on_a_loop(coroutine):
-    loop = uvloop.new_event_loop()  # as the server's
-    try:
-        return loop.run_until_complete(coroutine)
-    finally:
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
-
-
 def run(scenario, way="tcp:", **starter):
     """Run a scenario, end what it has not ended, and see that nothing is left."""
 
@@ -72,13 +59,4 @@ def run(scenario, way="tcp:", **starter):
         finally:
             await owner.close()
 
-    me = psutil.Process()
-    before = set(me.children(recursive=True))
-    on_a_loop(asyncio.sleep(0))  # the first one opens what all have in common
-    gc.collect()
-    opened = me.num_fds()
-    on_a_loop(main())
-    gc.collect()
-
-    assert set(me.children(recursive=True)) <= before
-    assert me.num_fds() <= opened  # threads of other tests may have closed theirs meanwhile
+    run_leaving_nothing(main)
