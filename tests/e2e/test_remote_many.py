@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 
 import numpy as np
 import pytest
@@ -12,14 +13,14 @@ from pytriton.model_config import Tensor
 from pytriton.runtime.transport import rendezvous
 from tests.e2e.binders import binders_of, server_process
 from tests.e2e.http_client import infer, is_ready
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 
 X, Y = (Tensor(name=name, dtype=np.float32, shape=(1,)) for name in "xy")
 ONE = {"x": np.ones((1, 1), np.float32)}
 PROCESSES = 20
-ROUNDS = 200
-# Allocators keep a little; 200 models of which something stays are far more.
-GROWTH_BYTES = 8 << 20
+ROUNDS = 40
+# 40 models of which something stays are far more.
+GROWTH_BYTES = 1 << 20
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def twice(requests):
 def test_many_processes_bind_at_once(binders, host):
     names = [f"Remote{number}" for number in range(PROCESSES)]
     scripts = [binders.start(model=name) for name in names]
-    assert eventually(lambda: all(is_ready(host.port, name) for name in names), 60.0)
+    assert eventually(lambda: all(is_ready(host.port, name) for name in names))
     assert [infer(host.port, name, ONE)["y"].item() for name in names] == [2] * PROCESSES
 
     for script in scripts[::2]:
@@ -47,7 +48,7 @@ def test_many_processes_bind_at_once(binders, host):
 def test_connections_that_say_nothing_keep_nobody_out(binders, host):
     with contextlib.ExitStack() as stack:
         for _ in range(100):
-            stack.enter_context(rendezvous.connect(host.port, 5.0))
+            stack.enter_context(rendezvous.connect(host.port, DEADLINE_S))
         with binders.here() as remote:
             remote.bind("Remote", twice, [X], [Y])
 
@@ -71,10 +72,15 @@ def test_server_does_not_grow(binders, host, turn):
         remote.bind("Other", twice, [X], [Y])
         for _ in range(20):  # what is kept for good is made now
             turn(remote)
-        descriptors, size = server.num_fds(), server.memory_info().rss
-        for _ in range(ROUNDS):
-            turn(remote)
+        descriptors, least = server.num_fds(), math.inf
+        for _ in range(5):
+            size = server.memory_info().rss
+            for _ in range(ROUNDS):
+                turn(remote)
+            least = min(least, server.memory_info().rss - size)
+            if least < GROWTH_BYTES:  # what allocators keep does not show each time
+                break
 
+        assert least < GROWTH_BYTES
         assert infer(host.port, "Other", ONE)["y"].item() == 2
         assert eventually(lambda: server.num_fds() <= descriptors)
-        assert server.memory_info().rss < size + GROWTH_BYTES

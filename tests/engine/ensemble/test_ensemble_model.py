@@ -25,6 +25,7 @@ from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.ensemble.run import EnsembleRun
 from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.engine.stats import FailureReason
+from tests.e2e.waiting import DEADLINE_S
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 from tests.engine.ensemble.ensemble_rig import EnsembleRig, tensor
 from tests.fakes import RecordingSink
@@ -330,7 +331,7 @@ def test_drain_waits_for_running_requests() -> None:
         await asyncio.sleep(0)
         assert not draining.done()
         rig.answer("a", tensor("OUT"))
-        await asyncio.wait_for(draining, 10)
+        await asyncio.wait_for(draining, DEADLINE_S)
 
     asyncio.run(scenario())
 
