@@ -6,9 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import gc
 import os
-import pathlib
 import resource
 import signal
 import stat
@@ -36,7 +34,7 @@ from pytriton.runtime.executor.worker import (
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from pytriton.serving.server.process.resources import lowest_free
 from tests.e2e.waiting import DEADLINE_S
-from tests.executor.worker_rig import until
+from tests.executor.worker_rig import run_leaving_nothing, until
 
 REFUSING_ZYGOTE = """
 import contextlib, socket, sys
@@ -49,10 +47,6 @@ with contextlib.suppress(EOFError):
 """
 
 
-def descriptors():
-    return sorted(pathlib.Path("/proc/self/fd").iterdir()) if sys.platform == "linux" else []
-
-
 def run(scenario):
     """Run a scenario with a launcher, and see that nothing is left of it."""
 
@@ -63,15 +57,7 @@ def run(scenario):
         finally:
             await launcher.close()
 
-    me = psutil.Process()
-    before = {child.pid for child in me.children(recursive=True)}
-    gc.collect()  # or what other tests left is closed meanwhile
-    opened = len(descriptors())
-    asyncio.run(main())
-    gc.collect()  # a loop that is closed may have a descriptor of its own until then
-
-    assert [child for child in me.children(recursive=True) if child.pid not in before] == []
-    assert len(descriptors()) == opened
+    run_leaving_nothing(main)
 
 
 def close_sockets(worker):

@@ -96,8 +96,8 @@ def test_wrong_credentials_at_one_process_count_in_all(throttling, origin):
 def test_tries_at_both_front_ends_count_together(throttling):
     ways = itertools.cycle(throttling.front_ends)
 
-    # Half of them would be too few for a wait at either.
-    statuses = [next(ways).ask(WRONG) for _ in range(LIMIT + LIMIT // 2)]
+    # Half of them would be too few for a wait at either; together they are enough for a minute.
+    statuses = [next(ways).ask(WRONG) for _ in range(2 * LIMIT - 2)]
 
     assert set(statuses) == {401}
     assert eventually(lambda: all(map(throttling.is_slowed, throttling.front_ends)))
