@@ -36,10 +36,9 @@ def server(start_server, tmp_path):
     return start_server(models, flags=flags).await_ports()
 
 
-def seconds(server, family):
+def seconds(page, what):
     """The values of a family of processor times, by their labels."""
-    page = call(server.metrics_port, "/metrics").body.decode()
-    found = re.findall(rf"^{family}{{(.*)}} (\S+)$", page, re.MULTILINE)
+    found = re.findall(rf"^nv_{what}_processor_seconds{{(.*)}} (\S+)$", page, re.MULTILINE)
     return {labels: float(value) for labels, value in found}
 
 
@@ -50,8 +49,9 @@ def of(found, *parts):
 def look(server, pids):
     """Both families, with the processor times of processes before and after they were read."""
     before = [processor_ns(pid) / 1e9 for pid in pids]
-    families = [seconds(server, f"nv_{name}_processor_seconds") for name in ("inference", "server")]
-    return before, families, [processor_ns(pid) / 1e9 for pid in pids]
+    page = call(server.metrics_port, "/metrics").body.decode()
+    after = [processor_ns(pid) / 1e9 for pid in pids]
+    return before, [seconds(page, what) for what in ("inference", "server")], after
 
 
 def test_costs_add_up_to_the_time_of_processes(server, tmp_path):
