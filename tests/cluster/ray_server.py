@@ -58,7 +58,9 @@ class RayServer(ServerProcess):
 
     def await_ready(self):
         """Wait until all models are loaded, which takes long on a busy machine."""
-        eventually(lambda: self.process.poll() is not None or "Started Met" in self.stdout)
+        eventually(
+            lambda: self.process.poll() is not None or "Started Met" in self.stdout, 2 * DEADLINE_S
+        )
         return super().await_ready()
 
     def places(self, model):

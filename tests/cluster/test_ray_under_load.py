@@ -94,8 +94,9 @@ def settings(count=1, kind="KIND_CPU", **values):
     values = {
         "RAY_NUM_CPUS": 0.5,
         "RAY_NO_INSTANCE_TIMEOUT_S": 20,
+        "RAY_START_TIMEOUT_S": 300,
         **values,
-    }  # not to wait for long
+    }
     return config(group + parameters(**values), max_batch_size=4)
 
 
