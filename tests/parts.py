@@ -106,9 +106,9 @@ PARTS = {
     "simulation": Part(
         covers=("src/pytriton/serving", "src/pytriton/runtime", "src/pytriton/protocol"),
         files=(
+            "tests/simulation/test_campaigns.py",
             "tests/simulation/test_determinism.py",
             "tests/simulation/test_planted.py",
-            "tests/simulation/test_scenarios.py",
         ),
     ),
     "cluster": Part(

@@ -12,12 +12,15 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 
 from tests.simulation.scenario import (
+    EVERYTHING,
     USUAL_LENGTH,
+    Kept,
     Length,
     Run,
     make_ordinary_scenario,
     make_scenario,
 )
+from tests.simulation.story import tell
 
 # With `--hours`, a run of this profile is about an hour, and one of the others some minutes.
 LONG = {"quiet": Length(stretch=1500.0)}
@@ -28,16 +31,17 @@ ORDINARY_CALLS = 500  # of each client, where the speed of ordinary requests is 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """One scenario to run."""
+    """One scenario to run, or what is kept of it."""
 
     profile: str
     seed: int
     length: Length = USUAL_LENGTH
+    kept: Kept = EVERYTHING
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Summary:
-    """What came of a scenario, without its objects."""
+    """What came of a scenario, without its objects; the story of one without findings is empty."""
 
     job: Job
     trace: str
@@ -45,13 +49,20 @@ class Summary:
     calls: int
     virtual_s: float
     processor_s: float
+    story: str = ""
 
 
 def run_job(job: Job) -> Summary:
     """Run one scenario."""
-    result = Run(make_scenario(job.seed, job.profile, length=job.length)).run()
+    result = Run(make_scenario(job.seed, job.profile, job.kept, job.length)).run()
     return Summary(
-        job, result.trace, result.findings, result.calls, result.virtual_s, result.processor_s
+        job,
+        result.trace,
+        result.findings,
+        result.calls,
+        result.virtual_s,
+        result.processor_s,
+        tell(result) if result.findings else "",
     )
 
 

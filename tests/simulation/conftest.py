@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs tests with the fixture `system` on the real system and on the simulated one."""
+"""Runs tests with the fixture `system` on the real system and on the simulated one.
+
+Tests that run a server on the simulated machine do it with `elsewhere`, in a process of its own.
+"""
 
 from __future__ import annotations
 
 import pathlib
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.collected import items_in
+from tests.simulation.elsewhere import Elsewhere
 from tests.simulation.systems import RealSystem, SimulatedSystem, System
 
 
@@ -34,6 +39,13 @@ def system(request: pytest.FixtureRequest) -> System:
     """A system, in a process of which the test runs."""
     made: System = request.param()
     return made
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[Elsewhere]:
+    """A process that may run simulations."""
+    with Elsewhere() as process:
+        yield process
 
 
 @pytest.hookimpl(tryfirst=True)

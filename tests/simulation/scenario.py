@@ -157,6 +157,9 @@ class Kept:
         return f"Kept({', '.join(words)})"
 
 
+EVERYTHING = Kept()
+
+
 def names_of_models(*, has_repository: bool) -> list[str]:
     """Returns the models that a system serves."""
     if has_repository:
@@ -165,7 +168,7 @@ def names_of_models(*, has_repository: bool) -> list[str]:
 
 
 def make_scenario(
-    seed: int, profile: str = "mixed", kept: Kept = Kept(), length: Length = USUAL_LENGTH
+    seed: int, profile: str = "mixed", kept: Kept = EVERYTHING, length: Length = USUAL_LENGTH
 ) -> Scenario:
     """Make the scenario of a seed, or what is kept of it."""
     source = random.Random(f"{seed} {profile} scenario")
@@ -682,6 +685,7 @@ def _roles(stock: Any) -> list[str]:
 
 
 __all__ = [
+    "EVERYTHING",
     "PROFILES",
     "ROLES",
     "USUAL_LENGTH",

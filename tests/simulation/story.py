@@ -198,6 +198,6 @@ def regression_test(result: Result) -> str:
     lines = textwrap.wrap(f"Found: {kind}.", 92)
     comment = "".join(f"    # {line}\n" for line in lines)
     return (
-        f"def test_{scenario.profile}_{scenario.seed}_{name}():\n"
+        f"def test_{scenario.profile}_{scenario.seed}_{name}(check_seed):\n"
         f"{comment}    check_seed(\n{body}    )\n"
     )

@@ -8,56 +8,39 @@ simulation may change them: `python -m tests.simulation.test_determinism` writes
 from __future__ import annotations
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 
-from tests.simulation.scenario import PROFILES, Run, make_scenario
+from tests.simulation.campaign import Job, run_job
+from tests.simulation.elsewhere import Elsewhere
+from tests.simulation.scenario import PROFILES
 
 _RECORDED = pathlib.Path(__file__).with_name("traces.json")
 _SEED = 3
 
 
-def _trace(profile: str) -> str:
-    return Run(make_scenario(_SEED, profile)).run().trace
-
-
-def _traces_elsewhere(profiles: tuple[str, ...], hash_seed: str) -> list[str]:
-    """The hashes of runs in a new process, whose sets and dictionaries hash otherwise."""
-    code = (
-        "from tests.simulation.test_determinism import _trace\n"
-        f"for profile in {profiles!r}: print(_trace(profile))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    return done.stdout.split()
+def _trace(process: Elsewhere, profile: str) -> str:
+    return process.call(run_job, Job(profile, _SEED)).trace
 
 
 def test_seed_gives_same_run_in_processes_that_hash_otherwise():
-    profiles = ("mixed", "management")
-    first = _traces_elsewhere(profiles, "1")
-    second = _traces_elsewhere(profiles, "2")
+    traces = []
+    for hash_seed in ("1", "2"):
+        with Elsewhere(PYTHONHASHSEED=hash_seed) as process:
+            traces.append([_trace(process, profile) for profile in ("mixed", "management")])
+
+    assert traces[0] == traces[1]
+
+
+def test_seed_gives_same_run_twice_in_a_process(elsewhere: Elsewhere):
+    first = _trace(elsewhere, "streams")
+    second = _trace(elsewhere, "streams")
 
     assert first == second
 
 
-def test_seed_gives_same_run_twice_in_a_process():
-    first = _trace("streams")
-    second = _trace("streams")
-
-    assert first == second
-
-
-def test_seeds_give_recorded_runs_on_every_machine_and_python():
+def test_seeds_give_recorded_runs_on_every_machine_and_python(elsewhere: Elsewhere):
     recorded = json.loads(_RECORDED.read_text())
-    now = {profile: _trace(profile) for profile in PROFILES}
+    now = {profile: _trace(elsewhere, profile) for profile in PROFILES}
 
     assert now == recorded, (
         "runs are not as they were recorded. If the project, the clients or the simulation were "
@@ -67,5 +50,6 @@ def test_seeds_give_recorded_runs_on_every_machine_and_python():
 
 
 if __name__ == "__main__":
-    hashes = {profile: _trace(profile) for profile in PROFILES}
+    with Elsewhere() as process:
+        hashes = {profile: _trace(process, profile) for profile in PROFILES}
     _RECORDED.write_text(json.dumps(hashes, indent=2) + "\n")

@@ -1,45 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Some seeds of every profile have no findings; `scripts/simulate` runs many more."""
+"""A seed of every profile has no findings; `scripts/simulate` runs many more."""
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
-from tests.simulation.__main__ import main
-from tests.simulation.campaign import LONG, Job, run_jobs
-from tests.simulation.scenario import PROFILES, Run, make_scenario
+from tests.simulation.campaign import Job, run_job
+from tests.simulation.elsewhere import Elsewhere
+from tests.simulation.scenario import PROFILES, Kept, Run, make_scenario
 from tests.simulation.story import tell
 
 
-@pytest.mark.parametrize("seed", range(100, 102))
 @pytest.mark.parametrize("profile", PROFILES)
-def test_seed_has_no_findings(profile: str, seed: int):
-    result = Run(make_scenario(seed, profile)).run()
+def test_seed_has_no_findings(profile: str, elsewhere: Elsewhere):
+    summary = elsewhere.call(run_job, Job(profile, 100))
 
-    assert not result.findings, tell(result)
-
-
-def test_hour_of_quiet_clients_has_no_findings():
-    result = Run(make_scenario(111, "quiet", length=LONG["quiet"])).run()
-
-    assert not result.findings, tell(result)
-    assert result.virtual_s > 1800
+    assert not summary.findings, summary.story
 
 
-def test_command_prints_the_hash_of_a_seed_and_sums_up(capsys):
-    status = main(["--profile", "sequences", "--seed", "1", "--count", "1", "--trace"])
-    lines = capsys.readouterr().out.splitlines()
-
-    assert status == 0
-    assert re.fullmatch(r"sequences 1 [0-9a-f]{64}", lines[0])
-    assert re.match(r"1 runs, \d+ calls, .* 0 with findings", lines[-1])
+def story_of_mixed_3(kept: Kept) -> str:
+    result = Run(make_scenario(3, kept=kept)).run()
+    result.findings.append("1099.000000: something is wrong [call 1 (http infer x: open)]")
+    return tell(result)
 
 
-def test_runs_in_several_processes_are_as_in_one():
-    jobs = [Job("sequences", seed) for seed in (1, 5)]
-    alone = [each.trace for each in run_jobs(jobs, 1)]
-    together = [each.trace for each in run_jobs(jobs, 2)]
+def test_story_tells_calls_and_faults_in_order_of_time(elsewhere: Elsewhere):
+    whole = make_scenario(3)
+    kills = [index for index, fault in enumerate(whole.faults) if fault.kind != "kill"]
+    first = whole.clients[0]
+    kept = Kept(frozenset([first.number]), frozenset([first.calls[0].number]), frozenset(kills[:1]))
+    story = elsewhere.call(story_of_mixed_3, kept)
+    times = [float(line.split(" s  ")[0]) for line in story.splitlines() if " s  " in line]
 
-    assert alone == together
+    assert times == sorted(times)
+    assert f"client {first.number} sends call {first.calls[0].number} over" in story
+    assert f"call {first.calls[0].number} ends: answered" in story
+    assert f"FAULT: {whole.faults[kills[0]].kind}" in story
+    assert "something is wrong (call 1)" in story
