@@ -404,10 +404,8 @@ class Run:
         self._questions = 0
         self._has_wrong_connection = False
 
-    def run(
-        self, planted: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
-    ) -> Result:
-        """Run it; `planted` makes a context in which the project has a fault."""
+    def run(self) -> Result:
+        """Run it."""
         scenario, machine = self.scenario, self.machine
         began_s, began_processor_s = time.perf_counter(), time.process_time()
         with contextlib.ExitStack() as stack:
@@ -436,8 +434,6 @@ class Run:
             stack.enter_context(self.books.watching())
             if scenario.profile in COUNTED:
                 stack.enter_context(self._costs.counting())
-            if planted is not None:
-                stack.enter_context(planted())
             self.served = Served(machine, plan)
             names = names_of_models(has_repository=scenario.has_repository)
             self.oracle = _TracingOracle(machine, names, scenario.stop)

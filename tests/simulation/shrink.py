@@ -11,13 +11,11 @@ import contextlib
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tests.simulation.scenario import USUAL_LENGTH, Kept, Length, Result, Run, make_scenario
 from tests.workload.calls import POLITE
-
-Planted = Callable[[], contextlib.AbstractContextManager[Any]]
 
 _TIME = re.compile(r"^\d+\.\d+: ")
 _CALL = re.compile(r" \[call \d.*\]$", re.DOTALL)
@@ -55,7 +53,6 @@ class Shrinker:
         seed: of the scenario.
         profile: of the scenario.
         length: of the scenario.
-        planted: makes a context in which the project has a fault.
         max_runs: how many runs it may take.
         max_s: how many seconds; the machine decides on the result if that is too short.
     """
@@ -66,12 +63,10 @@ class Shrinker:
         profile: str,
         length: Length = USUAL_LENGTH,
         *,
-        planted: Planted | None = None,
         max_runs: int = 200,
         max_s: float = 600.0,
     ) -> None:
         self._seed, self._profile, self._length = seed, profile, length
-        self._planted = planted
         self._max_runs = max_runs
         self._deadline_s = time.monotonic() + max_s
         self._best: Shrunk | None = None
@@ -107,7 +102,7 @@ class Shrinker:
 
     def _make_result(self, kept: Kept) -> Result:
         scenario = make_scenario(self._seed, self._profile, kept, self._length)
-        return Run(scenario).run(self._planted)
+        return Run(scenario).run()
 
     def _try(self, **changes: Any) -> bool:
         """Run with less; whether the finding is still there."""

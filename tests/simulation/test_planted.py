@@ -9,27 +9,25 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.planted import BUGS, NOT_FOUND, record
-from tests.simulation.scenario import Run, make_scenario
+from tests.simulation.campaign import Job, run_job
+from tests.simulation.elsewhere import Elsewhere
+from tests.simulation.planted import BUGS, read_record
 
-RECORD = record()
-
-
-def test_every_bug_was_found_or_is_known_to_be_missed():
-    assert RECORD.keys() == BUGS.keys() - NOT_FOUND
-    assert BUGS.keys() > NOT_FOUND
+JOBS = {
+    name: Job(BUGS[name].profile, seed) for name, seed in read_record().items() if seed is not None
+}
 
 
-@pytest.mark.parametrize("name", RECORD)
+@pytest.mark.parametrize("name", JOBS)
 def test_planted_bug_is_found(name):
-    profile, seed = RECORD[name]["profile"], RECORD[name]["seed"]
-    findings = Run(make_scenario(seed, profile)).run(BUGS[name].planted).findings
+    with BUGS[name].planted() as process:
+        findings = process.call(run_job, JOBS[name]).findings
 
     assert findings, BUGS[name].sentence
 
 
 @pytest.mark.parametrize(
-    "profile, seed", sorted({(each["profile"], each["seed"]) for each in RECORD.values()})
+    "job", dict.fromkeys(JOBS.values()), ids=lambda job: f"{job.profile}-{job.seed}"
 )
-def test_scenario_without_bug_finds_nothing(profile, seed):
-    assert Run(make_scenario(seed, profile)).run().findings == []
+def test_scenario_without_bug_finds_nothing(job, elsewhere: Elsewhere):
+    assert elsewhere.call(run_job, job).findings == []
