@@ -3,17 +3,32 @@
 
 from __future__ import annotations
 
+import collections
+
 import pytest
 
 from tests.simulation.campaign import Job, run_job
 from tests.simulation.elsewhere import Elsewhere
+from tests.simulation.planted import BUGS, read_record
 from tests.simulation.scenario import PROFILES, Kept, Run, make_scenario
 from tests.simulation.story import tell
+
+USUAL_SEED = 100
+
+
+def sharpest_seed(profile: str) -> int:
+    """The seed of a profile at which most planted bugs were found."""
+    seeds = collections.Counter(
+        seed
+        for name, seed in read_record().items()
+        if seed is not None and BUGS[name].profile == profile
+    )
+    return max(seeds, key=seeds.__getitem__, default=USUAL_SEED)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_seed_has_no_findings(profile: str, elsewhere: Elsewhere):
-    summary = elsewhere.call(run_job, Job(profile, 100))
+    summary = elsewhere.call(run_job, Job(profile, sharpest_seed(profile)))
 
     assert not summary.findings, summary.story
 
