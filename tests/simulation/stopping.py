@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that is told to stop while clients use it, and what has to come of that.
+"""A server that is told to stop, or killed, while clients use it, and what has to come of that.
 
 Requests that are under way are finished within the exit timeout, others are refused by an error
 that says so, or by a connection that ends; then nothing is left, and the exit code says how it was.
@@ -28,7 +28,7 @@ class How(enum.Enum):
 
     ORDER = "in order"  # SIGTERM, or the program stops it
     TWICE = "by two signals"  # the second one ends everything at once
-    KILL = "with its program, which is killed"
+    KILL = "with its program, which is killed"  # with a repository, it is its own program
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def make_stop(source: random.Random, length_s: float, *, has_repository: bool) -
     grace_s = 1 if has_repository and source.random() < 0.3 else 0
     how = How.ORDER
     if choice < 0.15:
-        how = How.TWICE if has_repository else How.KILL
+        how = How.TWICE if has_repository and choice < 0.075 else How.KILL
     return StopPlan(at_s, how, again_s, timeout_s, grace_s)
 
 
