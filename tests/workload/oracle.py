@@ -481,9 +481,17 @@ class Oracle:
             return
         if outcome.read_on_s is not None and outcome.read_on_s > outcome.sent_s:
             return  # its client did not read meanwhile
-        late_s = outcome.ended_s - outcome.sent_s - limit_s
+        late_s = outcome.ended_s - self._taken_up_s(call, outcome.sent_s) - limit_s
         if late_s > self.bounds.late_s and not self._causes(call):
             self._find(f"a call ended {late_s:.3f} s after its deadline or queue timeout", call)
+
+    def _taken_up_s(self, call: Call, sent_s: float) -> float:
+        """When the server could begin with a call: HTTP/1.1 has one after the other."""
+        if call.port is Port.HTTP and not call.waits:
+            for each in reversed(self._ended):
+                if each.number == call.number - 1:
+                    return max(sent_s, each.outcome.ended_s or 0.0)
+        return sent_s
 
     def _check_wait(self, call: Call) -> None:
         ended_s = call.outcome.ended_s

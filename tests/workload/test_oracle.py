@@ -353,6 +353,25 @@ def test_queue_timeout_cannot_come_before_its_time(court, waited_s, is_found):
     assert bool(court.sentences()) is is_found
 
 
+@pytest.mark.parametrize("port, is_found", [(Port.HTTP, False), (Port.GRPC, True)])
+def test_queue_timeout_of_a_pipelined_call_begins_with_the_answer_before_it(port, is_found):
+    court = Court(late_s=0.05)
+    first, second = (
+        Call(number, Kind.INFER, port, "slow", models.slow_inputs(number, 0), timeout_us=timeout_us)
+        for number, timeout_us in ((1, 60_000), (2, 100_000))
+    )
+    second.waits = False
+    for call in (first, second):
+        court.begin(call)
+    status = 503 if port is Port.HTTP else 14
+    court.clock.advance(0.06)
+    court.fail(first, status, "Request timeout expired")
+    court.clock.advance(0.1)
+    court.fail(second, status, "Request timeout expired")
+
+    assert bool(court.sentences()) is is_found
+
+
 @pytest.mark.parametrize(
     "deadline_s, waited_s, is_found", [(None, 1, True), (1, 0.5, True), (1, 1.1, False)]
 )
