@@ -57,10 +57,42 @@ SMOKE = (
     ),
 )  # fmt: skip
 
+# What needs neither processes nor packages, beside tests of a long part that do.
+PURE = tuple(
+    f"tests/{folder}/test_{name}.py"
+    for folder, names in {
+        "benchmarks": (
+            "generator_loads", "large_client", "ray_loads", "reports", "servers",
+            "shared_memory_loads", "stream_client", "stream_loads", "summary", "table", "turns",
+        ),
+        "chaos": ("chaos_parts",),
+        "cluster": (
+            "actor_starts", "child", "failures", "launcher", "launcher_output", "names", "room",
+            "spreading", "starter",
+        ),
+        "cuda": (
+            "device_tensors", "exports", "instance_device", "open_regions", "registrar",
+            "registration_book", "worker_memory",
+        ),
+        "framework_backends": ("batch_tensors", "file_hints", "wheels"),
+        "framework_backends/onnxruntime": (
+            "auto_complete", "config_check", "gpu_binding", "settings",
+        ),
+        "framework_backends/pytorch": (
+            "configuration", "files", "naming", "parameters", "structure",
+        ),
+        "repository/remote": (
+            "copies", "credentials", "imports_of_stores", "listing", "location",
+        ),
+        "sandbox": ("confinement", "enclosure", "grants", "places", "seccomp_program"),
+    }.items()
+    for name in names
+)  # fmt: skip
+
 # The most exact path decides. A test with the marker `part` belongs to the part that the marker
 # names instead.
 PARTS = {
-    QUICK: Part(covers=("src", "tests"), files=SMOKE),
+    QUICK: Part(covers=("src", "tests"), files=(*SMOKE, *PURE)),
     "servers": Part(
         covers=("src/pytriton/serving", "src/pytriton/runtime", "src/pytriton/binding"),
         files=(
@@ -75,8 +107,6 @@ PARTS = {
             "tests/executor/test_workers.py",
             "tests/inprocess/test_lifecycle.py",
             "tests/native_backend/test_native_worker.py",
-            "tests/promises/test_initialization.py",
-            "tests/promises/test_model_repository.py",
             "tests/python_backend/test_zygote.py",
             "tests/repository_e2e",
             "tests/test_package.py",
@@ -169,7 +199,6 @@ PARTS = {
             "tests/deploy",
             "tests/projects",
             "tests/test_containers.py",
-            "tests/test_deploy.py",
         ),
         extra="deploy",
     ),
