@@ -70,17 +70,22 @@ def has_changed(part: parts.Part, commit: str) -> bool:
     return git("diff", "--quiet", commit, "HEAD", "--", *part.covers, *part.files).returncode != 0
 
 
-def record(names: list[str], today: dt.date) -> None:
-    """Write that these parts are green now."""
-    if not names:
-        return
+def committed() -> str:
+    """The commit of this checkout; empty if it has changes beside it, or is no clone."""
     head = git("rev-parse", "HEAD")
     changes = git("status", "--porcelain", "--", ".", f":!{FILE.relative_to(parts.REPOSITORY)}")
-    if head.returncode or changes.stdout:
-        why = "there are changes that are not committed" if changes.stdout else "there is no commit"
+    return "" if head.returncode or changes.stdout else head.stdout.strip()
+
+
+def record(names: list[str], today: dt.date, began_at: str) -> None:
+    """Write that these parts are green, if a run that began at a commit also ends there."""
+    if not names:
+        return
+    if not began_at or committed() != began_at:
+        why = "there are changes that are not committed, or there were when the tests began"
         print(f"tests/last_green.toml stays as it is: {why}.")  # noqa: T201
         return
-    now = Green(head.stdout.strip(), today)
+    now = Green(began_at, today)
     FILE.write_text(written(read(FILE.read_text()) | dict.fromkeys(names, now)))
     print(f"tests/last_green.toml has this run of {', '.join(names)} now; commit it.")  # noqa: T201
 

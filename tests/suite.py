@@ -224,6 +224,7 @@ def main(arguments: list[str]) -> int:
     today = dt.datetime.now(dt.timezone.utc).date()
     chosen, rest = parts.choose(arguments)
     again = Repetition(thorough=chosen != [parts.QUICK])
+    began_at = last_green.committed()
     status = run(["--parts", ",".join(chosen), *rest], again, today)
     if "servers" in chosen and not rest:
         say("\nOnce more with front ends in processes of their own, as on large machines.\n")
@@ -233,7 +234,7 @@ def main(arguments: list[str]) -> int:
         status = status or 1
         say(f"\n{old}")
     if status == 0 and not rest:
-        last_green.record([part for part in chosen if part != parts.QUICK], today)
+        last_green.record([part for part in chosen if part != parts.QUICK], today, began_at)
     if not rest:
         last_green.remind(today)
     return status

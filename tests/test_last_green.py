@@ -68,7 +68,7 @@ def clone(tmp_path, monkeypatch):
 
 
 def test_green_part_is_recorded_until_what_it_covers_changes(clone, capsys):
-    last_green.record(list(parts.PARTS)[1:], TODAY)
+    last_green.record(list(parts.PARTS)[1:], TODAY, last_green.committed())
     last_green.remind(TODAY)
     said = capsys.readouterr().out
     (parts.REPOSITORY / "docs" / "page.md").write_text("two")
@@ -85,7 +85,18 @@ def test_green_part_is_recorded_until_what_it_covers_changes(clone, capsys):
 def test_run_with_changes_that_are_not_committed_is_not_recorded(clone, capsys):
     (parts.REPOSITORY / "docs" / "page.md").write_text("two")
 
-    last_green.record(["docs"], TODAY)
+    last_green.record(["docs"], TODAY, last_green.committed())
 
     assert "stays as it is: there are changes that are not committed" in capsys.readouterr().out
+    assert last_green.read(last_green.FILE.read_text()) == {}
+
+
+def test_run_during_which_there_was_a_commit_is_not_recorded(clone, capsys):
+    began_at = last_green.committed()
+    (parts.REPOSITORY / "docs" / "page.md").write_text("two")
+    clone("commit", "--quiet", "--all", "-m", "two")
+
+    last_green.record(["docs"], TODAY, began_at)
+
+    assert "stays as it is" in capsys.readouterr().out
     assert last_green.read(last_green.FILE.read_text()) == {}
