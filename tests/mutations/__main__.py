@@ -26,7 +26,6 @@ PARTS = {
     LONG: ("--parts", ",".join(part for part in parts.PARTS if part != parts.QUICK)),
     FRONT_ENDS: ("--parts", f"{parts.QUICK},servers,resilience"),
 }
-ALONE = "tests/simulation/"  # replaces threads and sockets of the whole process
 
 
 def is_quick(file: str) -> bool:
@@ -78,19 +77,15 @@ def reach(state: State, part: str, places: list[str], folder: pathlib.Path) -> N
         copy.write(file, choosing.mark(sources[file], here))
     side_by_side = ("-n", str(suite.worker_count(suite.available_cores())))
     files = [file for file in test_files(places) if runs_in(file, part)]
-    for are_alone in (True, False):
-        if together := [file for file in files if file.startswith(ALONE) == are_alone]:
-            outcome = copy.test(
-                *PARTS[part], *side_by_side, *together, environment=environment_of(part)
-            )
-            if outcome.stopped_in:
-                raise SystemExit((copy.folder / "output.txt").read_text())
-            say(f"{part}: {len(together)} files have run")
-            for test in outcome.failed:
-                say(f"failed, perhaps due to the marks or to what is not installed: {test}")
-            log = copy.watched / "log"
-            found = reaching(log.read_text() if log.exists() else "")
-            state.add_reach(found, dict.fromkeys(together, 0.0) | outcome.seconds)
+    outcome = copy.test(*PARTS[part], *side_by_side, *files, environment=environment_of(part))
+    if outcome.stopped_in:
+        raise SystemExit((copy.folder / "output.txt").read_text())
+    say(f"{part}: {len(files)} files have run")
+    for test in outcome.failed:
+        say(f"failed, perhaps due to the marks or to what is not installed: {test}")
+    log = copy.watched / "log"
+    found = reaching(log.read_text() if log.exists() else "")
+    state.add_reach(found, dict.fromkeys(files, 0.0) | outcome.seconds)
     state.finish_reach(part)
 
 
@@ -109,7 +104,7 @@ class Judge:
         original = self._sources[mutation.file]
         files = [file for file in self._state.files[number] if runs_in(file, part)]
         seconds = {file: self._state.seconds.get(file, 0.0) for file in files}
-        for batch in batches(seconds, ALONE):
+        for batch in batches(seconds):
             left = list(batch)
             while left:
                 self.copy.write(mutation.file, mutation.apply(original))

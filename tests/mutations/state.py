@@ -16,17 +16,13 @@ QUICK, LONG, FRONT_ENDS = "quick", "long", "front ends"
 BATCH_S = 20.0  # of tests in one process; a process takes a second to start
 
 
-def batches(seconds: dict[str, float], alone: str) -> list[list[str]]:
-    """Files that run in one process, those that take least first.
-
-    Those in the folder `alone` do not share a process with others.
-    """
+def batches(seconds: dict[str, float]) -> list[list[str]]:
+    """Files that run in one process, those that take least first."""
     found: list[list[str]] = []
     left_s = 0.0
-    for file in sorted(seconds, key=lambda file: (file.startswith(alone), seconds[file], file)):
+    for file in sorted(seconds, key=lambda file: (seconds[file], file)):
         left_s -= seconds[file]
-        is_like_last = found and found[-1][-1].startswith(alone) == file.startswith(alone)
-        if left_s < 0 or not is_like_last:
+        if left_s < 0 or not found:
             found.append([])
             left_s = BATCH_S - seconds[file]
         found[-1].append(file)

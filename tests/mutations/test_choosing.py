@@ -121,9 +121,9 @@ def test_seed_decides_and_other_rooms_do_not():
 
 
 def test_files_share_processes_of_twenty_seconds():
-    seconds = {"a": 30.0, "b": 9.0, "c": 10.0, "d": 2.0, "alone/e": 0.0, "alone/f": 1.0}
+    seconds = {"a": 30.0, "b": 9.0, "c": 10.0, "d": 2.0}
 
-    assert batches(seconds, "alone/") == [["d", "b"], ["c"], ["a"], ["alone/e", "alone/f"]]
+    assert batches(seconds) == [["d", "b"], ["c"], ["a"]]
 
 
 def test_place_that_runs_for_an_unknown_test_counts_for_all_that_start_processes():
