@@ -65,11 +65,11 @@ def test_file_that_says_the_same_is_not_told(folder, watch):
     assert not watch.told
 
 
-@pytest.mark.parametrize("what", ["policy", "keys"])
+@pytest.mark.parametrize("what", ["x =", "", "# nothing but this\n", "keys"])
 def test_file_that_is_broken_changes_nothing_and_is_logged_once(folder, watch, caplog, what):
     with caplog.at_level(logging.ERROR):
-        if what == "policy":
-            folder.write("x =")
+        if what != "keys":
+            folder.write(what)
         else:
             folder.keys_file.write_text("{")
         watch.look()
@@ -180,6 +180,9 @@ def test_server_does_not_start_with_a_broken_policy(tmp_path):
     path.write_text("x =")
 
     with pytest.raises(UnavailableError, match=r"auth\.toml is no TOML"):
+        read_first(str(path))
+    path.write_text("")
+    with pytest.raises(UnavailableError, match=r"auth\.toml has no policy"):
         read_first(str(path))
     with pytest.raises(UnavailableError, match=r"none\.toml cannot be read: No such file"):
         read_first(str(tmp_path / "none.toml"))

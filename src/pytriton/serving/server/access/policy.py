@@ -133,6 +133,8 @@ def parse_policy(text: str, place: str, *, is_json: bool) -> PolicyDocument:
         document = json.loads(text) if is_json else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise PolicyError(f"{place} is no {'JSON' if is_json else 'TOML'}: {error}") from None
+    if not document:  # a file that was cut off is no wish to lock everybody out
+        raise PolicyError(f"{place} has no policy: expected the table principals, got nothing")
     root = _Members(document, place, "")
     rights, quotas = _principals(root)
     known = frozenset(rights)
