@@ -209,6 +209,36 @@ def test_claim_of_another_kind_is_refused(maker, claim, value, reason):
     assert verify(maker, token) is reason
 
 
+@pytest.mark.parametrize(
+    "kid",
+    ["[" * depth + "]" * depth for depth in range(1, 1100, 25)]
+    + ['{"a":' * 300 + "1" + "}" * 300, "true", "1", "1.5", "9" * 4301],
+)
+def test_id_of_a_key_that_is_no_text_is_refused(maker, kid):
+    claims = json.dumps(maker.claims("alice@example.com"))
+    header = segment('{"alg":"RS256","kid":' + kid + "}")
+    token = f"{header}.{segment(claims)}.AAAA"
+
+    assert verify(maker, token) is Reason.MALFORMED
+
+
+def test_key_whose_id_is_no_text_is_left_out(maker):
+    document = json.loads(maker.jwks())
+    document["keys"][0]["kid"] = [["k1"]]
+
+    assert list(read_keys(json.dumps(document))) == ["ec"]
+
+
+def test_claims_with_a_right_signature_that_cannot_be_read_are_refused(maker):
+    nested = {**maker.claims("alice@example.com"), "deep": "@"}
+    head = segment(json.dumps({"alg": "RS256", "kid": "k1"}))
+    head += "." + segment(json.dumps(nested).replace('"@"', "[" * 990 + "]" * 990))
+    algorithm = jwt.algorithms.RSAAlgorithm(jwt.algorithms.RSAAlgorithm.SHA256)
+    signature = base64.urlsafe_b64encode(algorithm.sign(head.encode(), maker.keys["k1"]))
+
+    assert verify(maker, f"{head}.{signature.decode().rstrip('=')}") is Reason.MALFORMED
+
+
 def test_token_with_an_unknown_key_of_a_file_is_refused(maker):
     other = TokenMaker()
     other.add("k9")

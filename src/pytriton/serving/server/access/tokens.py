@@ -52,7 +52,8 @@ class _Header(msgspec.Struct):
     """What counts of the header of a token, whatever a sender has written."""
 
     alg: Any = None
-    kid: Any = None
+    # A text (RFC 7515, section 4.1.4). Anything else may be nested deeper than Python can follow.
+    kid: str | None = None
 
 
 class _Claims(msgspec.Struct):
@@ -161,8 +162,11 @@ def read_keys(document: str) -> Keys:
             found_keys = [jwt.PyJWK(each, name) for name in (_OF_RSA if is_for_any else (None,))]
         except (jwt.PyJWTError, ValueError, TypeError):  # of a kind that PyJWT does not know
             continue
+        kid = each.get("kid", "")
+        if not isinstance(kid, str | int):
+            continue
         # A key for one algorithm verifies no other one.
-        keys[str(each.get("kid", ""))] = {key.algorithm_name: key for key in found_keys}
+        keys[str(kid)] = {key.algorithm_name: key for key in found_keys}
     return keys
 
 
@@ -315,7 +319,7 @@ class Tokens:
                     "verify_iat": False,
                 },
             )
-        except jwt.PyJWTError as error:
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
             return _failure_of(error, label)
         return _check_claims(claims, issuer, label, now_s)
 
@@ -345,10 +349,10 @@ class Tokens:
             return Failure(Reason.ALGORITHM, "the token and its key have other algorithms", label)
         return key
 
-    def _key(self, keys: IssuerKeys, kid: Any) -> dict[str, jwt.PyJWK] | None:
+    def _key(self, keys: IssuerKeys, kid: str | None) -> dict[str, jwt.PyJWK] | None:
         if kid is None:  # allowed if there is no choice
             return next(iter(keys.keys.values())) if len(keys.keys) == 1 else None
-        return keys.keys.get(str(kid))
+        return keys.keys.get(kid)
 
     def _on_unknown_key(self, keys: IssuerKeys, label: str) -> Failure:
         now_s = self._clock()
@@ -417,7 +421,7 @@ def _check_claims(
     return Failure(Reason.UNKNOWN_SUBJECT, "the token is of nobody who has rights", label)
 
 
-def _failure_of(error: jwt.PyJWTError, label: str) -> Failure:
+def _failure_of(error: Exception, label: str) -> Failure:
     if isinstance(error, jwt.InvalidSignatureError):
         return Failure(Reason.BAD_SIGNATURE, "the token's signature is wrong", label)
     if isinstance(error, jwt.InvalidAudienceError | jwt.InvalidIssuerError):
