@@ -466,3 +466,178 @@ def test_model_serves_only_the_routes_that_it_has_opted_in_to():
         "model",
         "The model 'm' does not serve embeddings, only chat.",
     )
+
+
+# Values out of range, and forms that are none
+
+ALL = {
+    **MESSAGES,
+    "max_tokens": "INT32 [1] ?",
+    "temperature": "FP32 [1] ?",
+    "min_tokens": "INT32 [1] ?",
+    "tools": "STRING [1] ?",
+    "tool_choice": "STRING [1] ?",
+    "response_format": "STRING [1] ?",
+}
+
+
+def json_format(schema, **more):
+    return {"type": "json_schema", "json_schema": {"name": "a", "schema": schema, **more}}
+
+
+def tool(parameters=None, name="clock"):
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+@pytest.mark.parametrize("model", [spec("chat", ALL), spec("chat", MESSAGES)], ids=["all", "none"])
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("temperature", 2.1),
+        ("temperature", -0.1),
+        ("temperature", "0.5"),
+        ("temperature", True),
+        ("top_p", 1.1),
+        ("top_p", -0.1),
+        ("frequency_penalty", 3),
+        ("frequency_penalty", -3),
+        ("presence_penalty", 2.1),
+        ("presence_penalty", -2.1),
+        ("min_tokens", -1),
+        ("min_tokens", 1.5),
+        ("max_tokens", -1),
+        ("max_completion_tokens", 0),
+        ("ignore_eos", 123),
+        ("n", 0),
+        ("n", 129),
+        ("seed", 2**63),
+        ("seed", "x"),
+        ("top_logprobs", 21),
+        ("top_logprobs", 2),
+        ("logit_bias", {"5": 101}),
+        ("logit_bias", [5]),
+        ("parallel_tool_calls", "yes"),
+        ("stream_options", {"include_usage": True}),
+        ("tools", {}),
+        ("tools", ["clock"]),
+        ("tools", [{}]),
+        ("tools", [{"type": "function"}]),
+        ("tools", [{"type": "function", "function": {}}]),
+        ("tools", [{"type": "function", "function": {"name": 5}}]),
+        ("tools", [{"type": "function", "function": {"name": "two words"}}]),
+        ("tools", [{"type": "function", "function": {"name": "x" * 65}}]),
+        ("tools", [{"type": "function", "function": {"name": "x", "parameters": []}}]),
+        ("tools", [{"type": "oracle", "function": {"name": "x"}}]),
+        ("tools", TOOLS * 129),
+        ("tool_choice", "clock"),
+        ("tool_choice", {"type": "function"}),
+        ("tool_choice", {"type": "function", "function": {}}),
+        ("tool_choice", {"type": "allowed_tools", "allowed_tools": {"mode": "any", "tools": []}}),
+        ("response_format", "json"),
+        ("response_format", {}),
+        ("response_format", {"type": "yaml"}),
+        ("response_format", {"type": "json_schema"}),
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "a"}}),
+        ("response_format", {"type": "json_schema", "json_schema": {"schema": {}}}),
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "a", "schema": 5}}),
+    ],
+)  # fmt: skip
+def test_values_that_nobody_can_honour_are_refused(model, name, value):
+    status, param, message = refusal(read_chat, model, **{name: value})
+
+    assert (status, param) == (400, name)
+    assert message.startswith("expected ")
+
+
+@pytest.mark.parametrize("name, value", [("logprobs", 6), ("logprobs", -1), ("temperature", 3)])
+def test_values_of_completions_are_checked(name, value):
+    assert refusal(read_completion, spec("completions", PROMPT), **{name: value})[:2] == (400, name)
+
+
+def test_least_number_of_tokens_is_at_most_the_limit():
+    model = spec("chat", ALL)
+
+    assert inputs_of(read_chat(model, max_tokens=5, min_tokens=5))["min_tokens"] == 5
+    assert refusal(read_chat, model, max_tokens=5, min_tokens=6)[:2] == (400, "min_tokens")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "text"},
+        {"type": 5},
+        {"type": ["object", "text"]},
+        {"properties": ["a"]},
+        {"properties": {"a": 5}},
+        {"properties": {"a": {"type": "int"}}},
+        {"required": "a"},
+        {"required": [5]},
+        {"enum": []},
+        {"enum": 5},
+        {"items": 5},
+        {"anyOf": []},
+        {"anyOf": {"type": "object"}},
+        {"$defs": {"a": {"items": [{"not": {"type": "x"}}]}}},
+    ],
+)
+def test_malformed_schemas_are_refused(schema):
+    model = spec("chat", ALL)
+
+    found = refusal(read_chat, model, response_format=json_format(schema))
+    assert (found[0], found[1]) == (400, "response_format")
+    assert "in the schema, got" in found[2]
+    found = refusal(read_chat, model, tools=[tool(schema)])
+    assert (found[0], found[1]) == (400, "tools")
+    assert "in the parameters of tool 0, got" in found[2]
+
+
+def test_schemas_as_clients_send_them_are_accepted():
+    schema = {
+        "$defs": {"City": {"enum": ["Rome", None]}},
+        "additionalProperties": False,
+        "properties": {
+            "city": {"anyOf": [{"$ref": "#/$defs/City"}, {"type": "null"}], "default": None},
+            "type": {"type": "string", "title": "Type"},
+            "tags": {"type": "array", "items": {"type": ["string", "null"]}, "prefixItems": [True]},
+        },
+        "required": ["city", "tags"],
+        "type": "object",
+    }
+    asked = {"tools": [tool(schema), tool()], "response_format": json_format(schema, strict=True)}
+
+    found = inputs_of(read_chat(spec("chat", ALL), **asked))
+
+    assert {name: json.loads(found[name]) for name in asked} == asked
+
+
+NAMED = {"type": "function", "function": {"name": "clock"}}
+
+
+def allowed(*tools):
+    return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": list(tools)}}
+
+
+@pytest.mark.parametrize("choice", ["auto", "none", "required", NAMED, allowed(NAMED)])
+def test_choice_that_fits_a_tool_is_passed_on(choice):
+    found = inputs_of(read_chat(spec("chat", ALL), tools=[tool()], tool_choice=choice))
+
+    given = found.get("tool_choice", "none")
+    assert (json.loads(given) if isinstance(choice, dict) else given) == choice
+
+
+@pytest.mark.parametrize(
+    "choice, tools",
+    [
+        (NAMED, [tool(name="other")]),
+        (NAMED, []),
+        (NAMED, None),
+        ("required", []),
+        ("required", None),
+        (allowed(NAMED), [tool(name="other")]),
+        ({"type": "custom", "custom": {"name": "lamp"}}, [tool()]),
+    ],
+)
+def test_choice_that_fits_no_tool_is_refused(choice, tools):
+    found = refusal(read_chat, spec("chat", ALL), tools=tools, tool_choice=choice)
+
+    assert found[:2] == (400, "tool_choice")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -12,14 +12,19 @@ from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.base.model_spec import ModelSpec, OpenAISpec
 from pytriton.protocol.openai.errors import OpenAIError, unsupported, wrong
 from pytriton.protocol.openai.inputs import (
+    MAX_INTEGER,
     MAX_TOKENS,
     Inputs,
     as_json,
     check_input_bytes,
     input_tensor,
+    shown,
     text_tensor,
 )
 from pytriton.protocol.openai.members import Members, decode, decode_objects
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _LIST = "a list of messages with a role and a content"
@@ -123,8 +128,8 @@ def _text(index: int, message: Message, most_parts: int) -> tuple[str, int]:
 MAX_CHOICES = 128
 MAX_STOPS = 4
 MAX_STOP_CHARACTERS = 256  # each response is searched for the beginnings of all of them
-MAX_LOGPROBS = 20
-_MAX_INTEGER = 2**31 - 1
+MAX_LOGPROBS = 20  # of chats
+MAX_COMPLETION_LOGPROBS = 5
 _TOKENS = re.compile(rb"\s*\[[\s\[]*[-0-9]")  # an array of numbers, or of such arrays
 
 
@@ -176,6 +181,7 @@ def read_generation(members: Members, spec: ModelSpec, *, is_chat: bool) -> Gene
     _set_flags(inputs, is_stream=is_stream)
     seed = _take_seed(members, inputs)
     inputs.add_rest(members)
+    _check_asked(inputs, max_tokens)
     inputs.finish()
     check_input_bytes("n", count, sum(inputs.size + len(text) for text in texts))
     return Generation(
@@ -237,7 +243,7 @@ def take_prompts(members: Members, name: str) -> list[str]:
 def _limit_tokens(members: Members, spec: ModelSpec, inputs: Inputs) -> tuple[int, bool]:
     """Give the model its limit of tokens; returns it, and whether the server has to count them."""
     given = [name for name in MAX_TOKENS[:2] if name in members]
-    limits = [members.integer(name, 0, 1, _MAX_INTEGER) for name in given]
+    limits = [members.integer(name, 0, 1, MAX_INTEGER) for name in given]
     if not limits:
         return 0, False
     limit = min(limits)
@@ -280,7 +286,7 @@ def _take_logprobs(members: Members, spec: ModelSpec, inputs: Inputs, *, is_chat
             raise wrong("top_logprobs", "expected 'top_logprobs' only with 'logprobs': true")
     else:
         wants = "logprobs" in members
-        count = members.integer("logprobs", 0, 0, MAX_LOGPROBS)
+        count = members.integer("logprobs", 0, 0, MAX_COMPLETION_LOGPROBS)
     if not wants:
         return False
     if "logprobs" not in spec.outputs:
@@ -299,6 +305,96 @@ def _leave_out_tools(members: Members) -> None:
     """Drop tools that must not be called: a model without tools can answer then, too."""
     if "tools" in members and "tool_choice" in members and members.peek("tool_choice") == b'"none"':
         members.drop("tools", "tool_choice")
+
+
+def _check_asked(inputs: Inputs, max_tokens: int) -> None:
+    """Raise OpenAIError if members do not fit each other, or a schema is none."""
+    least = inputs.given("min_tokens")
+    if max_tokens and least is not None and least > max_tokens:
+        raise wrong("min_tokens", f"expected at most 'max_tokens' as 'min_tokens', got {least}")
+    tools = inputs.given("tools") or ()
+    for index, tool in enumerate(tools):
+        parameters = tool["type"] == "function" and tool["function"].get("parameters")
+        if parameters:
+            check_schema("tools", f"the parameters of tool {index}", parameters)
+    choice = inputs.given("tool_choice")
+    if choice not in (None, "none", "auto"):
+        _check_choice(choice, tools)
+    form = inputs.given("response_format") or {}
+    if "json_schema" in form:
+        check_schema("response_format", "the schema", form["json_schema"]["schema"])
+
+
+def _check_choice(choice: Any, tools: Sequence[dict[str, Any]]) -> None:
+    """Raise OpenAIError if one must be called that is not among the tools."""
+    known = {tool[tool["type"]]["name"] for tool in tools}
+    if choice == "required":
+        asked = []
+    elif choice["type"] == "allowed_tools":
+        asked = [each[each["type"]]["name"] for each in choice["allowed_tools"]["tools"]]
+    else:
+        asked = [choice[choice["type"]]["name"]]
+    missing = sorted(set(asked) - known)
+    if missing or not known:
+        got = f", got {', '.join(missing)}" if missing else ""
+        raise wrong(
+            "tool_choice",
+            f"expected tools of this request as 'tool_choice', which has {len(known)}{got}",
+        )
+
+
+_TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
+# The keywords of JSON schemas that have schemas: one or true or false, lists, and objects of them.
+_WITH_SCHEMA = (
+    "additionalItems", "additionalProperties", "contains", "else", "if", "items", "not",
+    "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties",
+)  # fmt: skip
+_WITH_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+_WITH_OBJECTS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
+
+
+def check_schema(param: str, where: str, schema: Any) -> None:
+    """Raise OpenAIError if a JSON schema is malformed: a model could not follow it."""
+    left = [schema]
+    while left:
+        each = left.pop()
+        if isinstance(each, bool):
+            continue
+        if not isinstance(each, dict):
+            raise _wrong_schema(param, where, "an object", each)
+        types = each.get("type", [])
+        names = types if isinstance(types, list) else [types]
+        if not all(isinstance(name, str) and name in _TYPES for name in names):
+            raise _wrong_schema(param, where, "a type of JSON as 'type'", types)
+        required = each.get("required", [])
+        if not isinstance(required, list) or not all(isinstance(it, str) for it in required):
+            raise _wrong_schema(param, where, "a list of names as 'required'", required)
+        if not isinstance(each.get("enum", [0]), list) or not each.get("enum", [0]):
+            raise _wrong_schema(param, where, "a list of values as 'enum'", each["enum"])
+        left += _parts_of(param, where, each)
+
+
+def _parts_of(param: str, where: str, schema: dict[str, Any]) -> list[Any]:
+    """Returns the schemas in a schema."""
+    parts = [schema[name] for name in _WITH_SCHEMA if name in schema]
+    if isinstance(schema.get("items"), list):  # one for each element, until draft 2019-09
+        parts.remove(schema["items"])
+        parts += schema["items"]
+    for name in _WITH_LISTS:
+        if name in schema:
+            if not isinstance(schema[name], list) or not schema[name]:
+                raise _wrong_schema(param, where, f"a list of schemas as '{name}'", schema[name])
+            parts += schema[name]
+    for name in _WITH_OBJECTS:
+        if name in schema:
+            if not isinstance(schema[name], dict):
+                raise _wrong_schema(param, where, f"an object as '{name}'", schema[name])
+            parts += schema[name].values()
+    return parts
+
+
+def _wrong_schema(param: str, where: str, expected: str, found: Any) -> OpenAIError:
+    return wrong(param, f"expected {expected} in {where}, got {shown(found)}")
 
 
 def _set_flags(inputs: Inputs, *, is_stream: bool) -> None:

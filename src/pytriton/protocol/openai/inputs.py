@@ -8,8 +8,9 @@ answer without it is still an answer, and refused if not.
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 import orjson
 
@@ -106,12 +107,12 @@ def _numbers(expected: ModelTensor, member: str, values: list[Any]) -> bytes:
         kinds, words = (int,), "an integer"
     for each in values:
         if type(each) not in kinds:
-            raise wrong(member, f"expected {words} as '{member}', got {_shown(each)}")
+            raise wrong(member, f"expected {words} as '{member}', got {shown(each)}")
     try:
         return np.array(values, dtype.numpy).tobytes()
     except OverflowError:
         raise wrong(
-            member, f"expected values of type {dtype.name} as '{member}', got {_shown(values)}"
+            member, f"expected values of type {dtype.name} as '{member}', got {shown(values)}"
         ) from None
 
 
@@ -135,7 +136,8 @@ def _shape(expected: ModelTensor, member: str, count: int) -> tuple[int, ...]:
     return tuple(reversed(shape))
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Returns a value of a request as the beginning of its JSON text."""
     try:
         return orjson.dumps(value).decode()[:100]
     except orjson.JSONEncodeError:
@@ -199,6 +201,112 @@ _CHANGES_NOTHING: dict[str, tuple[Any, ...]] = {
 }
 
 
+def _number(low: float, high: float) -> tuple[Any, str]:
+    """Returns the type of a number within limits, and its words."""
+    return Annotated[float, msgspec.Meta(ge=low, le=high)], f"a number from {low:g} to {high:g}"
+
+
+def _integer(low: int, high: int) -> tuple[Any, str]:
+    return Annotated[int, msgspec.Meta(ge=low, le=high)], f"an integer from {low} to {high}"
+
+
+_Name = Annotated[str, msgspec.Meta(pattern=r"\A[a-zA-Z0-9_-]{1,64}\Z")]
+
+
+class _Function(msgspec.Struct, gc=False):
+    """What a tool calls."""
+
+    name: _Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class _Named(msgspec.Struct, gc=False):
+    """What has a name at least."""
+
+    name: _Name
+
+
+class _FunctionTool(msgspec.Struct, tag_field="type", tag="function", gc=False):
+    function: _Function
+
+
+class _CustomTool(msgspec.Struct, tag_field="type", tag="custom", gc=False):
+    custom: _Named
+
+
+class _NamedFunction(msgspec.Struct, tag_field="type", tag="function", gc=False):
+    function: _Named
+
+
+class _Allowed(msgspec.Struct, gc=False):
+    """Some of the tools of a request."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[_NamedFunction | _CustomTool], msgspec.Meta(min_length=1)]
+
+
+class _AllowedTools(msgspec.Struct, tag_field="type", tag="allowed_tools", gc=False):
+    allowed_tools: _Allowed
+
+
+class _Schema(msgspec.Struct, gc=False):
+    """A JSON schema with its name."""
+
+    name: _Name
+    schema: dict[str, Any]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class _Text(msgspec.Struct, tag_field="type", tag="text", gc=False):
+    pass
+
+
+class _JsonObject(msgspec.Struct, tag_field="type", tag="json_object", gc=False):
+    pass
+
+
+class _JsonSchema(msgspec.Struct, tag_field="type", tag="json_schema", gc=False):
+    json_schema: _Schema
+
+
+MAX_INTEGER = 2**31 - 1
+# The types of members, and their words. A model gets no value out of range, so that it need not
+# check what OpenAI refuses.
+_FORMS: dict[str, tuple[Any, str]] = {
+    "dimensions": _integer(1, MAX_INTEGER),
+    "frequency_penalty": _number(-2, 2),
+    "functions": (list[_Function], "a list of functions"),
+    "function_call": (Literal["none", "auto"] | _Named, "none, auto or an object with a name"),
+    "ignore_eos": (bool, "true or false"),
+    "logit_bias": (
+        dict[str, Annotated[float, msgspec.Meta(ge=-100, le=100)]],
+        "an object with numbers from -100 to 100",
+    ),
+    "min_tokens": _integer(0, MAX_INTEGER),
+    "parallel_tool_calls": (bool, "true or false"),
+    "presence_penalty": _number(-2, 2),
+    "response_format": (
+        _Text | _JsonObject | _JsonSchema,
+        "an object of type text, json_object or json_schema",
+    ),
+    "seed": _integer(-(2**63), 2**63 - 1),
+    "temperature": _number(0, 2),
+    "tool_choice": (
+        Literal["none", "auto", "required"] | _NamedFunction | _CustomTool | _AllowedTools,
+        "none, auto, required or an object that names tools",
+    ),
+    "tools": (
+        Annotated[list[_FunctionTool | _CustomTool], msgspec.Meta(max_length=128)],
+        "a list of up to 128 tools",
+    ),
+    "top_p": _number(0, 1),
+}
+_ANYTHING = (Any, "a value")
+
+
 class Inputs:
     """The inputs and parameters of a request for a model, apart from its texts; `rows` as above."""
 
@@ -221,6 +329,10 @@ class Inputs:
         """Returns whether the model does itself what this member asks for."""
         is_sampling = self._is_sampling_known and name in _SAMPLING_MEMBERS
         return name in self._spec.inputs or is_sampling
+
+    def given(self, name: str) -> Any:
+        """Returns the value of a member that the model gets; None if it gets none."""
+        return self._values.get(name, self._sampling.get(name))
 
     def add(self, name: str, value: Any) -> None:
         """Give the model a value for which it has an input, or that is a sampling parameter."""
@@ -249,7 +361,7 @@ class Inputs:
                 the answer another one.
         """
         for name in members.names():
-            value = members.value(name)
+            value = members.value(name, *_FORMS.get(name, _ANYTHING))
             if self.takes(name):
                 self.add(name, value)
             elif name in _CHANGES_NOTHING:

@@ -118,13 +118,16 @@ class Members:
         """
         return decode(self._left.pop(name), kind, name, expected)
 
-    def value(self, name: str) -> Any:
-        """Take a member of any type; OpenAIError if it is too large."""
-        size = len(self.peek(name))
-        if size > MAX_MEMBER_BYTES:
+    def value(self, name: str, kind: Any = Any, expected: str = "a value") -> Any:
+        """Take a member as JSON has it; OpenAIError if it is too large, or not of this type."""
+        raw = self.peek(name)
+        if len(raw) > MAX_MEMBER_BYTES:
             raise wrong(
-                name, f"expected at most {MAX_MEMBER_BYTES} bytes of JSON as '{name}', got {size}"
+                name,
+                f"expected at most {MAX_MEMBER_BYTES} bytes of JSON as '{name}', got {len(raw)}",
             )
+        if kind is not Any:
+            decode(raw, kind, name, expected)
         return self.take(name, Any, "a value")
 
     def text(self, name: str) -> str:
