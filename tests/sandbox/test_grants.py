@@ -13,12 +13,12 @@ from pytriton.base.sandbox import (
     SandboxMachine,
     SandboxPolicy,
     SandboxSettings,
+    allowed_variables,
     missing_parts,
     parse_choice,
     parse_grants,
     read_sandbox_settings,
     settle,
-    without_secrets,
 )
 
 COMPLETE = SandboxMachine(
@@ -137,14 +137,18 @@ def test_strict_is_not_for_models():
         settle(settings("on"), "strict")
 
 
-def test_secrets_are_taken_out_of_the_environment():
-    harmless = ("PATH", "CUDA_VISIBLE_DEVICES", "KEYBOARD")
-    secret = ("AWS_SECRET_ACCESS_KEY", "DB_PASS", "OPENAI_API_KEY", "MY_PASSWORD", "PAGE_TOKEN")
-    variables = dict.fromkeys((*harmless, *secret, "HF_TOKEN"), "x")
+def test_sandbox_gets_a_list_of_variables_and_what_is_granted():
+    usual = ("PATH", "LANG", "LC_ALL", "TZ", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HF_HOME")
+    secret = (
+        "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "TRITON_ACCESS_TOKEN", "PYTRITON_PAGE_TOKEN",
+        "MYSQL_PWD", "DATABASE_URL", "AZURE_STORAGE_CONNECTION_STRING", "HTTPS_PROXY", "no_such",
+        "PYTRITON_TRITON_CONFIG_HTTP_RESTRICTED_API", "HF_TOKEN", "NVIDIA_API_KEY", "VLLM_API_KEY",
+    )  # fmt: skip
+    variables = dict.fromkeys((*usual, *secret, "PARTNER_URL"), "x")
 
-    kept = without_secrets(variables, granted=["HF_TOKEN"])
+    kept = allowed_variables(variables, granted=["PARTNER_URL"])
 
-    assert kept == dict.fromkeys((*harmless, "HF_TOKEN"), "x")
+    assert kept == dict.fromkeys((*usual, "PARTNER_URL"), "x")
 
 
 def test_complete_machine_lacks_nothing():

@@ -80,7 +80,11 @@ def shared_server(start_module_server, surroundings):
             "--load-model=echo",
             "--exit-timeout-secs=5",
         ),
-        environment={"HOME": surroundings["home"], "SOME_SECRET_KEY": SECRET},
+        environment={
+            "HOME": surroundings["home"],
+            "SOME_SECRET_KEY": SECRET,
+            "DATABASE_URL": f"postgres://user:{SECRET}@host",
+        },
     )
     (server.repository / "reads_through_a_symlink_in_its_folder" / "1" / "link").symlink_to(
         surroundings["key"]

@@ -35,11 +35,26 @@ _SIZES = {"memory": "memory_bytes", "scratch": "scratch_bytes"}
 _SIZE = re.compile(r"(?P<number>\d+)(?P<unit>[KMGT]iB)?")
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Variables with such names are not passed on to workers in a sandbox.
-_SECRET_NAME = re.compile(
-    r"SECRET|TOKEN|PASSW(OR)?D|CREDENTIAL|PRIVATE|AUTH|APIKEY|(^|_)KEY(_|$)|(^|_)PASS$",
-    re.IGNORECASE,
-)
+# The variables of the server's environment that workers in a sandbox get: those of the system, of
+# our processes and of the libraries of models that say how something runs, and never who may do it.
+# A list of all that may be secret would always lack the next name. Prefixes end with an asterisk.
+_VARIABLES = """
+    PATH HOME USER LOGNAME HOSTNAME TMPDIR TZ LANG LANGUAGE LC_* SOURCE_DATE_EPOCH CC
+    LD_LIBRARY_PATH LD_PRELOAD MALLOC_* GLIBC_TUNABLES SSL_CERT_FILE SSL_CERT_DIR
+    PYTHONPATH PYTHONHOME PYTHONUNBUFFERED PYTHONDONTWRITEBYTECODE PYTHONHASHSEED PYTHONWARNINGS
+    PYTHONFAULTHANDLER PYTHONOPTIMIZE PYTHONMALLOC PYTHONIOENCODING PYTHONUTF8 PYTHONNOUSERSITE
+    PYTHONSAFEPATH PYTHONDEVMODE PYTHONASYNCIODEBUG PYTHON_GIL VIRTUAL_ENV CONDA_PREFIX
+    PYTRITON_HOME PYTRITON_MACHINE_CODE PYTRITON_PORTABLE_CHANNEL PYTRITON_WORKER_START
+    OMP_* GOMP_* KMP_* MKL_* OPENBLAS_* GOTO_NUM_THREADS BLIS_* NUMEXPR_* VECLIB_* TBB_* NUMBA_*
+    CUDA_* CUDNN_* CUBLAS_* NCCL_* NVIDIA_VISIBLE_DEVICES NVIDIA_DRIVER_CAPABILITIES
+    NVIDIA_TF32_OVERRIDE ROCR_* HIP_* HSA_* ZE_* ONEAPI_DEVICE_SELECTOR
+    TORCH_* TORCHINDUCTOR_* PYTORCH_* TRITON_CACHE_DIR TF_* XLA_* JAX_PLATFORMS JAX_ENABLE_X64
+    ORT_* OPENVINO_* OV_* TOKENIZERS_PARALLELISM TRANSFORMERS_OFFLINE TRANSFORMERS_CACHE
+    HF_HOME HF_HUB_CACHE HF_HUB_OFFLINE HF_DATASETS_CACHE HF_DATASETS_OFFLINE HF_MODULES_CACHE
+    SENTENCE_TRANSFORMERS_HOME TIKTOKEN_CACHE_DIR NLTK_DATA MPLBACKEND MPLCONFIGDIR
+""".split()  # noqa: SIM905  as words they can be read
+_NAMES = frozenset(name for name in _VARIABLES if not name.endswith("*"))
+_PREFIXES = tuple(name[:-1] for name in _VARIABLES if name.endswith("*"))
 
 
 class Grants(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +66,7 @@ class Grants(msgspec.Struct, frozen=True, kw_only=True):
     readable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
-    variables: tuple[str, ...] = ()  # of the environment, although their names are those of secrets
+    variables: tuple[str, ...] = ()  # of the environment, beside those that all sandboxes get
     memory_bytes: int | None = None
     processes: int | None = None
     files: int | None = None
@@ -266,13 +281,13 @@ def _refusal(what: str, option: str) -> InvalidArgumentError:
     )
 
 
-def without_secrets(variables: Mapping[str, str], granted: Iterable[str] = ()) -> dict[str, str]:
+def allowed_variables(variables: Mapping[str, str], granted: Iterable[str] = ()) -> dict[str, str]:
     """Returns the variables of an environment for code in a sandbox."""
-    kept = frozenset(granted)
+    names = _NAMES.union(granted)
     return {
         name: value
         for name, value in variables.items()
-        if name in kept or not _SECRET_NAME.search(name)
+        if name in names or name.startswith(_PREFIXES)
     }
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from pytriton.base.background_tasks import wait_through
 from pytriton.base.errors import InternalError, UnavailableError, resource_error
-from pytriton.base.sandbox import without_secrets
+from pytriton.base.sandbox import allowed_variables
 from pytriton.runtime.executor.python_process import (
     START_SETTING,
     can_fork_workers,
@@ -327,7 +327,7 @@ class WorkerLauncher:
         if is_enclosing:
             # Not one that was forked off the server: a worker can read all memory that it inherits.
             start = functools.partial(
-                start_zygote, preload=preload, environment=without_secrets(os.environ)
+                start_zygote, preload=preload, environment=allowed_variables(os.environ)
             )
             zygote = RunningZygote(self._loop, start)
         elif first is not None and not preload:

@@ -50,7 +50,7 @@ class Sandbox(NamedTuple):
     """The sandbox of the workers of one version."""
 
     policy: SandboxPolicy
-    variables: dict[str, str]  # of the environment, that are granted although they may be secret
+    variables: dict[str, str]  # of the environment, that are granted
     has_control: bool  # the model may load and unload others
 
 
@@ -108,7 +108,7 @@ class Sandboxes:
         policy = places.make_policy(
             grants,
             machine,
-            _interpreter(),
+            interpreter_places(),
             places.ModelPlaces(self._model_folders(plan, environment, grants)),
             kept_out=self._kept_out,
             listing=_list,
@@ -207,10 +207,14 @@ def _list(folder: str) -> list[str]:
         return []
 
 
-def _interpreter() -> places.InterpreterPlaces:
-    paths = [path for path in sys.path if path and Path(path).is_absolute()]
+def interpreter_places() -> places.InterpreterPlaces:
+    """Returns where this Python and its packages are."""
+    # Python puts the folder of the command first, with -m the working directory. Its files are no
+    # packages, unless the operator has said so.
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = sys.path if sys.path[0] in named else sys.path[1:]
     return places.InterpreterPlaces(
         tuple(dict.fromkeys((sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix))),
-        (*paths, IMPORT_FOLDER),
+        (*(path for path in paths if path and Path(path).is_absolute()), IMPORT_FOLDER),
         sys.executable,
     )
