@@ -7,10 +7,12 @@ import asyncio
 import logging
 import stat
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from pytriton.base.errors import UnavailableError
+from pytriton.serving.server.access import files as module
 from pytriton.serving.server.access.files import (
     PolicyWatch,
     changed_keys,
@@ -21,6 +23,7 @@ from pytriton.serving.server.access.in_force import PolicyInForce, read_first
 from pytriton.serving.server.access.keys import make_key
 from pytriton.serving.server.access.policy import PolicyError
 from tests.access_policies import PolicyFolder
+from tests.e2e.waiting import DEADLINE_S
 
 TEXT = '[principals.a]\napis = ["inference"]\n'
 OTHER = TEXT + '[principals.b]\napis = ["health"]\n'
@@ -201,6 +204,36 @@ def test_change_reaches_decisions(folder):
 
 
 # Writing keys
+
+
+def test_change_is_noticed_while_all_threads_of_others_hang(folder, watch, monkeypatch):
+    monkeypatch.setattr(module, "LOOK_S", 0)
+    key = folder.key("a")
+    go_on = threading.Event()
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        hanging = loop.run_in_executor(None, go_on.wait, DEADLINE_S)
+        watch.start(loop)
+        try:
+            for count in (1, 2):
+                deadline_s = loop.time() + DEADLINE_S
+                while len(watch.told) < count:
+                    assert loop.time() < deadline_s
+                    await asyncio.sleep(0)
+                folder.revoke(key)
+        finally:
+            watch.stop()
+            go_on.set()
+            assert await hanging
+
+    asyncio.run(run())
+
+    assert [each.revoked_s is None for policy in watch.told for each in policy.keys.values()] == [
+        True,
+        False,
+    ]
 
 
 def test_keys_are_written_for_their_owner_only(folder):

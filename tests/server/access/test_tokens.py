@@ -5,28 +5,35 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import http.client
 import http.server
 import json
+import socketserver
 import threading
 import time
+import types
 
 import jwt
 import msgspec
 import pytest
 
+from pytriton.serving.server.access import tokens as module
+from pytriton.serving.server.access.control import AccessControl
 from pytriton.serving.server.access.credentials import Identity
 from pytriton.serving.server.access.decisions import Reason
-from pytriton.serving.server.access.policy import Issuer
+from pytriton.serving.server.access.policy import Issuer, Policy, Rights
 from pytriton.serving.server.access.tokens import (
     REFRESH_S,
     RETRY_S,
+    Fetches,
     IssuerKeys,
     Tokens,
     fetch_keys,
     read_keys,
 )
 from tests.access_policies import AUDIENCE, ISSUER, TokenMaker
+from tests.e2e.waiting import DEADLINE_S
 
 
 @pytest.fixture(scope="module")
@@ -325,6 +332,15 @@ def test_keys_of_a_file_are_not_fetched(maker):
     assert not IssuerKeys(issuer_of(maker)).is_due(1e9)
 
 
+def refresh_due(tokens):
+    """Fetch the keys for which it is time."""
+
+    async def refresh():
+        await asyncio.gather(*map(tokens.refresh, tokens.due()))
+
+    asyncio.run(refresh())
+
+
 class FakeIssuer:
     """Returns keys, or fails, and counts how often it was asked."""
 
@@ -345,9 +361,11 @@ def test_token_with_an_unknown_key_makes_the_keys_be_fetched_again_and_again_rar
     second.keys = {"k2": second.keys["k1"]}
     fake = FakeIssuer(first)
     now_s = [1000.0]
-    tokens = Tokens([issuer_of(first, jwks="")], fetch=fake.fetch, clock=lambda: now_s[0])
+    tokens = Tokens(
+        [issuer_of(first, jwks="")], fetches=Fetches(fake.fetch), clock=lambda: now_s[0]
+    )
     (keys,) = tokens.issuers
-    refresh = lambda: asyncio.run(tokens.refresh_due())  # noqa: E731  it is short
+    refresh = lambda: refresh_due(tokens)  # noqa: E731  it is short
 
     def result(token):
         found = tokens.verify(token, time.time(), run_now)
@@ -390,9 +408,9 @@ def test_failure_of_any_kind_does_not_end_the_fetching_of_keys(maker, failure, c
         return fake.fetch(issuer)
 
     now_s = [1000.0]
-    tokens = Tokens([issuer_of(maker, jwks="")], fetch=fetch, clock=lambda: now_s[0])
+    tokens = Tokens([issuer_of(maker, jwks="")], fetches=Fetches(fetch), clock=lambda: now_s[0])
     for _ in range(3):
-        asyncio.run(tokens.refresh_due())
+        refresh_due(tokens)
         now_s[0] += RETRY_S
 
     assert isinstance(tokens.verify(maker.token(), time.time(), run_now), Identity)
@@ -401,12 +419,96 @@ def test_failure_of_any_kind_does_not_end_the_fetching_of_keys(maker, failure, c
 
 def test_keys_stay_when_the_policy_changes(maker):
     fake = FakeIssuer(maker)
-    first = Tokens([issuer_of(maker, jwks="")], fetch=fake.fetch)
-    asyncio.run(first.refresh_due())
+    first = Tokens([issuer_of(maker, jwks="")], fetches=Fetches(fake.fetch))
+    refresh_due(first)
 
     second = Tokens([issuer_of(maker, jwks="")], first)
 
     assert isinstance(second.verify(maker.token(), time.time(), run_now), Identity)
+
+
+def test_keys_stay_when_the_principals_of_their_issuer_change(maker):
+    fake = FakeIssuer(maker)
+    record = issuer_of(maker, jwks="")
+    first = Tokens([record], fetches=Fetches(fake.fetch))
+    refresh_due(first)
+    changed = msgspec.structs.replace(record, principals=(("alice@*", "other"),))
+
+    found = Tokens([changed], first).verify(maker.token(), time.time(), run_now)
+
+    assert found.principal == "other"
+
+
+class HangingIssuer:
+    """Does not answer before it is told, or answers for other issuers."""
+
+    def __init__(self, maker, good=""):
+        self.document = maker.jwks()
+        self.good = good
+        self.asked = []
+        self.told = threading.Event()
+
+    def fetch(self, issuer):
+        self.asked.append(issuer.issuer)
+        if issuer.issuer != self.good:
+            assert self.told.wait(DEADLINE_S)
+        return self.document
+
+
+async def until(condition):
+    """Wait for what other threads do."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        await asyncio.sleep(0)
+
+
+def test_issuer_that_hangs_does_not_keep_the_keys_of_others(maker, monkeypatch):
+    monkeypatch.setattr(module, "_LOOK_S", 0)
+    fake = HangingIssuer(maker, good=ISSUER)
+    records = [issuer_of(maker, jwks="", issuer=each) for each in ("https://b.example", ISSUER)]
+    now_s = [1000.0]
+
+    async def run():
+        tokens = Tokens(records, fetches=Fetches(fake.fetch), clock=lambda: now_s[0])
+        tokens.start(asyncio.get_running_loop())
+        await until(lambda: tokens.issuers[1].keys)
+        first = tokens.issuers[1].keys
+        fake.document = TokenMaker().jwks()
+        now_s[0] += REFRESH_S
+        await until(lambda: tokens.issuers[1].keys is not first)
+        tokens.stop()
+        fake.told.set()
+
+    asyncio.run(run())
+
+    assert fake.asked.count("https://b.example") == 1
+
+
+def test_issuer_that_hangs_is_asked_by_one_thread_however_often_the_policy_changes(maker):
+    fake = HangingIssuer(maker)
+    record = issuer_of(maker, jwks="")
+    rights = {"team-a": Rights(), "guest": Rights()}
+    policy = Policy(principals=rights, issuers=(record,))
+
+    async def run():
+        control = AccessControl(policy, "own")
+        control._tokens = Tokens([record], fetches=Fetches(fake.fetch))
+        control.start(asyncio.get_running_loop())
+        for count in range(20):
+            await until(lambda: fake.asked)
+            changed = Rights(apis=("inference",) * count)
+            issuers = (record,) if count % 3 else ()
+            control.use(Policy(principals={**rights, "other": changed}, issuers=issuers))
+            await asyncio.sleep(0)
+        control.use(policy)
+        fake.told.set()
+        await until(lambda: control._tokens.issuers[0].keys)
+        control.stop()
+
+    asyncio.run(run())
+
+    assert fake.asked == [ISSUER]
 
 
 class Answers(http.server.BaseHTTPRequestHandler):
@@ -461,6 +563,34 @@ def test_keys_come_from_no_other_address(issuer_server, maker):
 
     with pytest.raises(OSError, match="302"):
         fetch_keys(issuer_of(maker, jwks_uri=f"{issuer_server.address}/keys"))
+
+
+@pytest.mark.parametrize("first", [b"", b"HTTP/1.0 200 OK\r\nX: ", b"HTTP/1.0 200 OK\r\n\r\n"])
+def test_issuer_that_answers_byte_by_byte_has_one_deadline(maker, monkeypatch, first):
+    now_s = [0.0]
+    monkeypatch.setattr(module, "time", types.SimpleNamespace(monotonic=lambda: now_s[0]))
+
+    class Trickle(socketserver.BaseRequestHandler):
+        def handle(self):
+            self.request.recv(65536)
+            self.request.sendall(first)
+            with contextlib.suppress(OSError):
+                while True:
+                    self.request.sendall(b" ")
+                    now_s[0] += 1.0
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Trickle) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_address[1]}/keys"
+        try:
+            with pytest.raises((OSError, http.client.HTTPException)) as raised:
+                fetch_keys(issuer_of(maker, jwks_uri=address))
+        finally:
+            server.shutdown()
+            thread.join()
+
+    assert "the answer took more than 8 s" in str(raised.value)
 
 
 def test_keys_are_fetched_in_the_background(issuer_server, maker):

@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -235,6 +237,24 @@ def test_ports_use_new_contexts_and_share_files(certificates, monkeypatch, caplo
     assert told == [
         f"TLS uses the certificate in {certificates.server_files['tls_cert']}, which was read again"
     ]
+
+
+def test_new_certificate_is_used_while_all_threads_of_others_hang(certificates, monkeypatch):
+    go_on = threading.Event()
+
+    async def test(rig):
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        hanging = loop.run_in_executor(None, go_on.wait, DEADLINE_S)
+        rig.ports.port(options_for(certificates), HTTP_PROTOCOLS)
+        certificates.replace()
+        try:
+            await rig.until(lambda: rig.ports.reload_count)
+        finally:
+            go_on.set()
+            assert await hanging
+
+    run(monkeypatch, test)
 
 
 def test_broken_file_keeps_the_old_context_and_is_told_once(certificates, monkeypatch, caplog):

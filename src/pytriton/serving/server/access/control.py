@@ -154,12 +154,15 @@ class AccessControl:
         self._generation += 1
         self._policy = policy
         former = self._tokens
-        self._tokens = tokens.Tokens(policy.issuers, former) if policy.issuers else None
+        # Also without issuers: threads that ask those of the policy before are counted on.
+        if policy.issuers or former is not None:
+            self._tokens = tokens.Tokens(policy.issuers, former)
         if former is not None:
             former.stop()
         if self._loop is not None and self._tokens is not None:
             self._tokens.start(self._loop)
-        self._authenticator = Authenticator(policy, self._own_key, self._tokens)
+        verifier = self._tokens if policy.issuers else None
+        self._authenticator = Authenticator(policy, self._own_key, verifier)
         self._throttle = Throttle(policy.max_failures_per_minute)
         self._principals = {name: Principal(name, each) for name, each in policy.principals.items()}
         self._principals[OWNER] = Principal(OWNER, Rights(apis=(EVERYTHING,)))
@@ -177,6 +180,7 @@ class AccessControl:
         self._loop = None
         if self._tokens is not None:
             self._tokens.stop()
+            self._tokens.fetches.cancel()
 
     # Who it is
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.base.driver_call import call_driver
 from pytriton.serving.server.access.keys import KeyRecord, KeysError, keys_text, parse_keys
 from pytriton.serving.server.access.policy import Policy, PolicyDocument, PolicyError, parse_policy
 
@@ -170,8 +171,8 @@ class PolicyWatch:
         while True:
             await asyncio.sleep(LOOK_S)
             try:
-                # In a thread: a file system may hang.
-                found = await asyncio.to_thread(self._read_if_changed)
+                # In a thread of its own: a file system may hang, and so may what others wait for.
+                found = await call_driver(self._read_if_changed)
                 if found is not None:
                     self._on_read(found)
             except PolicyError as error:

@@ -4,9 +4,10 @@
 What costs little is looked at first: issuer, algorithm, audience, times and the id of the key. Only
 then comes the signature, and only if it is right PyJWT decides on the whole token: it takes 0.1 ms
 to read a small one, and 1 ms to read a large one, which nobody is to cause without a right
-signature. Keys are fetched in a thread: at the start, every few minutes, and soon after a token
-named a key that is not known. If an issuer cannot be asked, its last keys stay. This module is
-imported by servers whose policy has issuers only.
+signature. Keys are fetched at the start, every few minutes, and soon after a token named a key
+that is not known. If an issuer cannot be asked, its last keys stay. Each is asked in a thread of
+its own, with one deadline for all that it answers, so that nobody waits for another issuer. This
+module is imported by servers whose policy has issuers only.
 """
 
 from __future__ import annotations
@@ -15,28 +16,37 @@ import asyncio
 import base64
 import fnmatch
 import http.client
+import io
 import json
 import logging
+import socket
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jwt
 import msgspec
 
 from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.base.driver_call import call_driver
 from pytriton.serving.server.access.credentials import Failure, Identity
 from pytriton.serving.server.access.decisions import Reason
 from pytriton.serving.server.access.policy import ALGORITHMS, Issuer
 from pytriton.serving.server.access.signature_budget import RunCheck
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 logger = logging.getLogger(__name__)
 
 REFRESH_S = 300.0  # after this time, keys are fetched again
 RETRY_S = 10.0  # at least, between two tries for a key that is not known, or after a failure
 _LOOK_S = 0.2  # between two looks at whether it is time
-_TIMEOUT_S = 5.0
+_DEADLINE_S = 8.0  # for all that an issuer is asked at once, however it answers
+_LEAVE_S = 1.0  # after that, nobody waits for the thread: the system may look for an address
+_MAX_THREADS = 64
 _MAX_BYTES = 1 << 20
 _DISCOVERY = "/.well-known/openid-configuration"
 _SYMMETRIC = "oct"
@@ -100,6 +110,71 @@ def _decoded(text: str) -> bytes:
 Keys = dict[str, dict[str, jwt.PyJWK]]  # by id, then by algorithm
 
 
+class _TimedReader(io.RawIOBase):
+    """Reads from a socket until a time.
+
+    Its own limit is for each part: an issuer could send one byte after the other.
+    """
+
+    def __init__(self, connected: socket.socket, until_s: float) -> None:
+        self._socket = connected
+        self._until_s = until_s
+        self._raw = connected.makefile("rb", buffering=0)
+
+    def makefile(self, _: str) -> io.BufferedReader:
+        """Returns a file; it is what an answer asks a socket for."""
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        self._socket.settimeout(_left_s(self._until_s))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _left_s(until_s: float) -> float:
+    left_s = until_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError(f"the answer took more than {_DEADLINE_S:g} s")
+    return left_s
+
+
+class _TimedAnswer(http.client.HTTPResponse):
+    """An answer that is read until a time."""
+
+    def __init__(
+        self, until_s: float, connected: socket.socket, *settings: Any, **named: Any
+    ) -> None:
+        super().__init__(_TimedReader(connected, until_s), *settings, **named)  # type: ignore[arg-type]  # it takes a file of it, and nothing else
+
+
+class _Timed(urllib.request.AbstractHTTPHandler):
+    """Applies the time limit of a request to its whole answer."""
+
+    def do_open(self, http_class: Any, req: Any, **http_conn_args: Any) -> Any:
+        """Send a request; returns its answer."""
+
+        def connect(host: str, timeout: float, **more: Any) -> Any:
+            connection = http_class(host, timeout=timeout, **more)
+            connection.response_class = partial(_TimedAnswer, time.monotonic() + timeout)
+            return connection
+
+        return super().do_open(connect, req, **http_conn_args)  # type: ignore[arg-type]  # it is called by these names
+
+
+class _TimedHttp(_Timed, urllib.request.HTTPHandler):
+    """For addresses with http."""
+
+
+class _TimedHttps(_Timed, urllib.request.HTTPSHandler):
+    """For addresses with https."""
+
+
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """Keys come from the address that the policy allows, and from no other."""
 
@@ -107,32 +182,33 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Do not follow; the answer is an error then."""
 
 
-_opener = urllib.request.build_opener(_NoRedirect)
+_opener = urllib.request.build_opener(_NoRedirect, _TimedHttp, _TimedHttps)
 
 
 def fetch_keys(issuer: Issuer) -> str:
     """Returns the document with the keys of an issuer; called in a thread.
 
     Raises:
-        OSError: The issuer does not answer.
+        OSError: The issuer does not answer in time.
         ValueError: It answers something else.
         http.client.HTTPException: What it answers is not HTTP, or not all of it comes.
     """
+    until_s = time.monotonic() + _DEADLINE_S
     address = issuer.jwks_uri
     if not address:
-        found = json.loads(_get(issuer.issuer.rstrip("/") + _DISCOVERY))
+        found = json.loads(_get(issuer.issuer.rstrip("/") + _DISCOVERY, until_s))
         if not isinstance(found, dict) or found.get("issuer") != issuer.issuer:
             raise ValueError(f"expected a document of the issuer {issuer.issuer}")
         address = str(found.get("jwks_uri", ""))
         # What a document names must not be less safe than the document.
         if not address.startswith("https://" if issuer.issuer.startswith("https:") else "http"):
             raise ValueError(f"expected a jwks_uri with https, got {address[:100]!a}")
-    return _get(address)
+    return _get(address, until_s)
 
 
-def _get(address: str) -> str:
+def _get(address: str, until_s: float) -> str:
     request = urllib.request.Request(address, headers={"Accept": "application/json"})  # noqa: S310  the policy allows https, and http to this machine
-    with _opener.open(request, timeout=_TIMEOUT_S) as answer:
+    with _opener.open(request, timeout=_left_s(until_s)) as answer:
         body: bytes = answer.read(_MAX_BYTES + 1)
     if len(body) > _MAX_BYTES:
         raise ValueError(f"expected at most {_MAX_BYTES} bytes")
@@ -197,30 +273,80 @@ class IssuerKeys:
         self.is_wanted = self.has_failed = False
 
 
+def _source(issuer: Issuer) -> tuple[str, str]:
+    """Returns where the keys of an issuer come from."""
+    return issuer.issuer, issuer.jwks_uri
+
+
+class Fetches:
+    """What issuers are asked now: each source of keys in one thread, also if the policy changes.
+
+    Args:
+        fetch: returns the keys of an issuer; called in a thread.
+    """
+
+    def __init__(self, fetch: Fetch = fetch_keys) -> None:
+        self._fetch = fetch
+        self._running: dict[tuple[str, str], asyncio.Future[str]] = {}
+
+    def is_running(self, issuer: Issuer) -> bool:
+        """Returns whether the source of an issuer's keys is being asked."""
+        return _source(issuer) in self._running
+
+    async def document(self, issuer: Issuer) -> str:
+        """Returns the keys of an issuer; raises what fetching them raises, and TimeoutError."""
+        source = _source(issuer)
+        running = self._running.get(source)
+        if running is None:
+            if len(self._running) >= _MAX_THREADS:
+                raise TimeoutError(f"{_MAX_THREADS} issuers are being asked")
+            running = asyncio.ensure_future(call_driver(partial(self._fetch, issuer)))
+            self._running[source] = running
+            running.add_done_callback(partial(self._on_done, source))
+        done, _ = await asyncio.wait([running], timeout=_DEADLINE_S + _LEAVE_S)
+        if not done:
+            raise TimeoutError(f"no answer within {_DEADLINE_S:g} s")
+        return running.result()
+
+    def _on_done(self, source: tuple[str, str], running: asyncio.Future[str]) -> None:
+        del self._running[source]
+        if not running.cancelled():
+            running.exception()  # those who waited may have gone
+
+    def cancel(self) -> None:
+        """Wait for no answer any more."""
+        for running in list(self._running.values()):
+            running.cancel()
+
+
 class Tokens:
     """Verifies the tokens of all issuers of a policy.
 
     Args:
         issuers: the issuers.
         former: of the policy before, whose keys are used until others were fetched.
-        fetch: returns the keys of an issuer; called in a thread.
+        fetches: asks the issuers; None: that of the policy before, or a new one.
     """
 
     def __init__(
         self,
         issuers: Sequence[Issuer],
         former: Tokens | None = None,
-        fetch: Fetch = fetch_keys,
+        fetches: Fetches | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._fetch = fetch
+        if fetches is None:
+            fetches = Fetches() if former is None else former.fetches
+        self.fetches: Fetches = fetches
         self._clock = clock
         self.issuers = [IssuerKeys(each) for each in issuers]
-        known = {} if former is None else {each.issuer: each for each in former.issuers}
+        known = {} if former is None else {_source(each.issuer): each for each in former.issuers}
         for each in self.issuers:
-            if each.is_fetched and (same := known.get(each.issuer)) is not None:
-                each.keys, each.tried_s = same.keys, same.tried_s
-                each.has_failed = same.has_failed
+            if each.is_fetched and (same := known.get(_source(each.issuer))) is not None:
+                each.keys, each.has_failed = same.keys, same.has_failed
+                # What is on its way was asked for the former policy: it is waited for now, too.
+                if not fetches.is_running(each.issuer):
+                    each.tried_s = same.tried_s
         self._tasks: BackgroundTasks | None = None
 
     # Keys
@@ -229,28 +355,29 @@ class Tokens:
         """Fetch keys, now and when it is time."""
         self._tasks = BackgroundTasks(loop)
         if any(each.is_fetched for each in self.issuers):
-            self._tasks.start(self._keep_fresh())
+            self._tasks.start(self._keep_fresh(self._tasks))
 
     def stop(self) -> None:
-        """Fetch nothing more."""
+        """Wait for no keys any more; those of a next policy get what is on its way."""
         if self._tasks is not None:
             self._tasks.cancel()
 
-    async def _keep_fresh(self) -> None:
+    async def _keep_fresh(self, tasks: BackgroundTasks) -> None:
         while True:
-            await self.refresh_due()
+            for keys in self.due():
+                tasks.start(self.refresh(keys))
             await asyncio.sleep(_LOOK_S)
 
-    async def refresh_due(self) -> None:
-        """Fetch the keys for which it is time."""
+    def due(self) -> list[IssuerKeys]:
+        """Returns the keys for which it is time."""
         now_s = self._clock()
-        due = [each for each in self.issuers if each.is_due(now_s)]
-        await asyncio.gather(*map(self._refresh, due))
+        return [each for each in self.issuers if each.is_due(now_s)]
 
-    async def _refresh(self, keys: IssuerKeys) -> None:
+    async def refresh(self, keys: IssuerKeys) -> None:
+        """Fetch the keys of an issuer; its last ones stay if that fails."""
         keys.tried_s = self._clock()
         try:
-            keys.take(await asyncio.to_thread(self._fetch, keys.issuer))
+            keys.take(await self.fetches.document(keys.issuer))
         except Exception as error:  # whatever it is, the next try must follow
             if not keys.has_failed:
                 left = "its last ones stay" if keys.keys else "its tokens cannot be verified"

@@ -15,9 +15,11 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytriton.base.driver_call import call_driver
 from pytriton.base.errors import UnavailableError
 from pytriton.serving.server.process.resources import usable_cores
 from pytriton.serving.server.process.tls_connection import HANDSHAKE_FAILURES
@@ -286,7 +288,7 @@ class TlsPorts:
         self._files: dict[TlsOptions, TlsFiles] = {}
         self._threads: ThreadPoolExecutor | None = None
         self._timer: asyncio.Handle | None = None
-        self._is_looking = False
+        self._looking: asyncio.Task[list[_Look]] | None = None
         self._is_asked = False  # to read files that do not seem to have changed
         self._warnings: set[tuple[str, float]] = set()
 
@@ -331,20 +333,23 @@ class TlsPorts:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._looking is not None:
+            self._looking.cancel()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _check(self) -> None:
         self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check)
-        # Files on a network drive may hang; then only a thread waits, and only one.
-        if not self._is_looking:
-            self._is_looking = True
+        # Files on a network drive may hang; then only a thread waits, and only one, which is no
+        # one of those that others wait for.
+        if self._looking is None:
             is_asked, self._is_asked = self._is_asked, False
-            looking = self._loop.run_in_executor(None, _look, self.files, is_asked)
-            looking.add_done_callback(self._on_looked)
+            look = partial(_look, self.files, is_asked)
+            self._looking = self._loop.create_task(call_driver(look))
+            self._looking.add_done_callback(self._on_looked)
 
     def _on_looked(self, looking: asyncio.Future[list[_Look]]) -> None:
-        self._is_looking = False
+        self._looking = None
         if looking.cancelled():
             return
         for files, found in looking.result():
