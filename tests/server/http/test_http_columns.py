@@ -12,11 +12,17 @@ import pytest
 from pytriton.base.messages import RequestPath
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
 from pytriton.serving.engine.model import Model
-from pytriton.serving.server.http.columns import LEARNED_AFTER, MAX_TRIED, ColumnExchange
+from pytriton.serving.server.http import columns
+from pytriton.serving.server.http.columns import (
+    LEARNED_AFTER,
+    MAX_BODY_BYTES,
+    MAX_TRIED,
+    ColumnExchange,
+)
 from pytriton.serving.server.tracing.settings import TraceSampling
 from tests.column_rig import DoublingInstance
 from tests.fakes import SelectiveTracing
-from tests.server.http_fakes import Client, post
+from tests.server.http_fakes import Client, chunked, post
 from tests.server.http_models import Service
 
 TARGET = b"/v2/models/m/infer"
@@ -605,3 +611,39 @@ def test_paths_of_requests_are_counted():
     assert counts[RequestPath.COLUMNS] >= 5
     assert counts[RequestPath.HEADERS] == 1
     assert sum(counts.values()) == LEARNED_AFTER + 1 + 2 + 4
+
+
+def in_chunks(request: bytes, *more: bytes) -> bytes:
+    """The same request with a body of chunks."""
+    return chunked(request.partition(b"\r\n\r\n")[2], *more, target=TARGET)
+
+
+def test_small_body_of_chunks_travels_as_columns():
+    scene = Scene()
+    scene.learn(scene.request(5))
+    clients = scene.clients(2)
+
+    scene.send_together(clients, [in_chunks(scene.request(5))] * 2)
+    count = isinstance_count(clients)
+    scene.answer()
+
+    assert count == 2
+    assert [outputs(client) for client in clients] == [doubled(5)] * 2
+
+
+def test_large_body_of_chunks_is_not_read_by_the_forms(monkeypatch):
+    scene = Scene()
+    scene.learn(scene.request(5))
+    sizes = []
+    split_body = columns.split_body
+    monkeypatch.setattr(
+        columns,
+        "split_body",
+        lambda body, length: sizes.append(len(body)) or split_body(body, length),
+    )
+    client = scene.service.connect().send(in_chunks(scene.request(5), b" " * MAX_BODY_BYTES))
+    scene.answer()
+
+    assert outputs(client) == doubled(5)
+    assert not sizes
+    assert scene.model.statistics.paths[RequestPath.LARGE] == 1

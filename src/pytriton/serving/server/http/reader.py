@@ -425,6 +425,7 @@ class RequestReader:
 
     def _end_request(self, body: Any) -> None:
         head = self._delivered = self.head
+        head.content_length = len(body)  # that of a chunked body was not announced
         self._body = b""
         self._drop_parts()
         self._body_bytes = self._large_bytes = 0
