@@ -11,6 +11,7 @@ from pytriton.base.protos import service_pb2
 from pytriton.protocol.grpc import GrpcStatus, message_prefix
 from pytriton.protocol.grpc.messages import MAX_INFLATED_BYTES
 from pytriton.serving.server.api.background import LoopBudget
+from pytriton.serving.server.grpc import call
 from pytriton.serving.server.grpc.connection import SMALL_MESSAGE_BYTES
 from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.testing import FakeEventLoop
@@ -306,3 +307,27 @@ def test_client_that_leaves_while_a_response_is_compressed_is_forgotten(connect,
 
     assert not client.transport.is_closed
     assert len(client.engine.cancelled) == 1
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_call_whose_response_cannot_be_compressed_gets_a_status(
+    connect, background, monkeypatch, final
+):
+    client = connect(COMPRESSING)
+    stream = client.open("ModelStreamInfer", ACCEPTS)
+    client.send(stream, infer_request("stream", "1"))
+    client.engine.answer("1", bytes(1 << 20), final=False)
+    client.engine.answer("1", bytes(1 << 20), final=final)
+
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(call, "compress", no_memory)
+    background.gate.set()
+    client.run()
+    response = client.response(stream)
+
+    assert (response.status, response.messages) == ("14", [])
+    assert "memory" in response.text
+    assert not client.connection.open_calls()
+    assert len(client.engine.cancelled) == (0 if final else 1)

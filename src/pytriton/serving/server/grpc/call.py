@@ -568,7 +568,13 @@ class CompressedSends:
             if isinstance(item, _FinalStatus):
                 call.finish_now(*item)
             else:
-                framed = await call.connection.work.background.run(call.frame, item)
+                try:
+                    framed = await call.connection.work.background.run(call.frame, item)
+                except Exception:
+                    # The status may wait behind this message. The call has to end with another.
+                    self._waiting.clear()
+                    call.is_open = call.connection.http2.is_open(call.stream_id)
+                    raise
                 self._waiting_bytes -= message_size(item)
                 is_ready = call.send_framed(framed)
             self._waiting.popleft()
