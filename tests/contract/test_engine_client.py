@@ -41,6 +41,27 @@ def test_request_gets_the_answer_of_its_model(seam):
     assert call.inference.is_over
 
 
+def test_exception_with_a_trace_ends_one_request(seam, monkeypatch):
+    if not seam.is_remote:
+        pytest.skip("here the caller begins the trace")
+    _, (instance,) = seam.doubling()
+    begin, failures = seam.tracing.begin, [MemoryError()]
+
+    def begin_or_fail(*arguments):
+        if failures:
+            raise failures.pop()
+        return begin(*arguments)
+
+    monkeypatch.setattr(seam.tracing, "begin", begin_or_fail)
+    calls = [seam.infer([number, 1], traceparent=PARENT) for number in range(3)]
+    seam.run()
+    instance.double()
+    seam.run()
+
+    assert "memory" in calls[0].error
+    assert [call.values for call in calls[1:]] == [doubled([1, 1]), doubled([2, 1])]
+
+
 def test_requests_of_one_iteration_share_a_batch(seam):
     _, (instance,) = seam.doubling()
     calls = [seam.infer([number, number]) for number in range(5)]

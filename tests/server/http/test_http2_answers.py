@@ -66,6 +66,26 @@ def test_failure_of_a_handler_is_one_answer(client, caplog):
     assert "a handler with a mistake" in caplog.text
 
 
+def test_connection_that_cannot_write_ends_alone(client, caplog, monkeypatch):
+    others = [Http2Client(client.handler) for _ in range(2)]
+    clients = [others[0], client, others[1]]
+    # Two requests each: the answer to the last one of a connection is written at once.
+    stream_ids = [(each.get(b"/later"), each.get(b"/later"))[0] for each in clients]
+
+    def fail(data: bytes) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(client.transport, "write", fail)
+    for later in client.handler.later[::2]:
+        later.answer()
+    bodies = [each.answer(stream_ids[0]).body for each in others]
+
+    assert bodies == [b"later"] * 2
+    assert client.transport.is_aborted
+    assert client.handler.later[3].events == ["abandon"]
+    assert "HTTP output could not be sent" in caplog.text
+
+
 @pytest.mark.parametrize("size", [100, 70_000, 3 << 20])
 @pytest.mark.parametrize("window", [1, 100, 65_535])
 def test_answer_comes_as_fast_as_the_window_opens(size, window):

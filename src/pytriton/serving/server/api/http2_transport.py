@@ -47,7 +47,12 @@ class FlushQueue:
     def _flush(self) -> None:
         connections, self._connections = self._connections, []
         for connection in connections:
-            connection.flush()
+            try:
+                connection.flush()
+            except Exception:  # noqa: PERF203  the others are flushed as well
+                # What it would have sent may be lost, so the client could not read what follows.
+                logger.exception("%s output could not be sent", connection.client_name)
+                connection.abort()
 
 
 class IncompleteRequest(Protocol):
@@ -205,7 +210,8 @@ class Http2Transport:
         self.transport.write_eof()
         self._lingering = self._loop.call_later(LINGER_S, self.transport.close)
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
+        """End the connection at once; its requests are abandoned when it is lost."""
         self._is_closing = True
         self.transport.abort()
 
@@ -219,7 +225,7 @@ class Http2Transport:
             logger.info(
                 "%s client read no responses for too long: connection closed", self.client_name
             )
-            self._abort()
+            self.abort()
         if self._is_closing:
             return False
         for stream_id in self.http2.stalled_streams(now_ns):

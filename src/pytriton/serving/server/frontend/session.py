@@ -319,27 +319,34 @@ class FrontEndSession:
             self._refuse(sink, item, model, reason)
             return
         self._requests[item.call] = sink
-        trace = None
-        if item.trace is not None and shared.tracing is not None:
-            trace = shared.tracing.begin(request, model.spec, item.trace, sink)
         # The front end has validated the request: its model only queues it.
-        inference = Inference(request, sink if trace is None else trace, trace, model)
-        sink.inference = inference
+        inference = sink.inference = Inference(request, sink, None, model)
+        try:
+            self._queue(item, inference, sink, model)
+        except Exception as error:  # noqa: BLE001  the client gets it
+            reason = error_for_clients(error, f"it queued a request of {self._name}")
+            shared.engine.turn_away(inference, reason, model)
+
+    def _queue(
+        self, item: SubmitItem, inference: Inference, sink: FrontEndRequest, model: ServedModel
+    ) -> None:
+        """Let all who observe requests know of one, and give it to its model."""
+        shared, trace = self._shared, None
+        if item.trace is not None and shared.tracing is not None:
+            trace = shared.tracing.begin(inference.request, model.spec, item.trace, sink)
+            if trace is not None:
+                inference.sink, inference.trace = trace, trace
         sink.is_lone = item.device is not None
         if item.wants_cost:
             sink.cost = RequestCost()
             inference.trace = CostTrace(sink.cost, trace)
         if shared.engine.tap is not None:
             shared.engine.tap.observe(inference)
-        try:
-            now_ns = time.monotonic_ns()
-            if model.quotas is not None:
-                model.quotas.admit(inference, now_ns)
-            # One with GPU memory shares no batch, so that it waits for no others.
-            model.submit(inference, now_ns, is_alone=item.device is not None)
-        except Exception as error:  # noqa: BLE001  the client gets it
-            reason = error_for_clients(error, f"it queued a request of {self._name}")
-            shared.engine.turn_away(inference, reason, model)
+        now_ns = time.monotonic_ns()
+        if model.quotas is not None:
+            model.quotas.admit(inference, now_ns)
+        # One with GPU memory shares no batch, so that it waits for no others.
+        model.submit(inference, now_ns, is_alone=sink.is_lone)
 
     def _refuse(
         self,

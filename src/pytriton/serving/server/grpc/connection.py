@@ -354,7 +354,7 @@ class GrpcConnection(Http2Transport, asyncio.Protocol):
             self.http2.begin_shutdown()
         elif action is not None:
             logger.info("gRPC connection ended: %s", action.name)
-            self._abort()
+            self.abort()
             return
         if self.http2.has_output:
             self.flush_soon()
