@@ -30,8 +30,8 @@ from pytriton.runtime.transport.frames import (
     ResponseRows,
     ResponsesFrame,
 )
-from pytriton.runtime.transport.loop_channel import ProtocolError
 from pytriton.runtime.transport.payload import Payload, Received
+from pytriton.runtime.transport.peer_account import ProtocolError
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.serving.engine.costs import ModelCosts
 from tests.chunks import PiecesChunk

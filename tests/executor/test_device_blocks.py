@@ -20,7 +20,7 @@ from pytriton.runtime.executor.device_blocks import (
     use_of,
 )
 from pytriton.runtime.transport.frames import DeviceNotes
-from pytriton.runtime.transport.loop_channel import ProtocolError
+from pytriton.runtime.transport.peer_account import ProtocolError
 from pytriton.serving.engine.costs import ModelCosts
 
 

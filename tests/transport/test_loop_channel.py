@@ -16,8 +16,9 @@ from pytriton.base.messages import DeviceUse
 from pytriton.runtime.transport import loop_channel
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.frames import BatchResult, Cancel, Execute, WorkerLogLine
-from pytriton.runtime.transport.loop_channel import LoopChannel, ProtocolError
+from pytriton.runtime.transport.loop_channel import LoopChannel
 from pytriton.runtime.transport.loop_spinner import DEVICE_SPIN_NS, SPIN_NS
+from pytriton.runtime.transport.peer_account import ProtocolError
 from pytriton.runtime.transport.refs import TensorRef
 from tests.e2e.waiting import DEADLINE_S
 

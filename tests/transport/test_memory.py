@@ -100,7 +100,7 @@ def test_block_outside_of_its_segment_is_refused(receiver, extent):
     segment = Segment(SIZE)
     receiver.send_memory(segment.descriptor, blocks=[BlockRef(1, 1, *extent)])
 
-    with pytest.raises(ValueError, match="expected a block within 1048576 bytes"):
+    with pytest.raises(ValueError, match=r"expected a block within|Expected `int` >= 0"):
         receiver.receive()
 
 

@@ -36,7 +36,7 @@ from pytriton.runtime.transport.frames import (
     Execute,
     ResponsesFrame,
 )
-from pytriton.runtime.transport.loop_channel import ProtocolError
+from pytriton.runtime.transport.peer_account import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

@@ -20,7 +20,7 @@ from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.messages import DeviceBytes, DevicePlace, DeviceUse
 from pytriton.runtime.executor import device_regions
 from pytriton.runtime.transport.frames import DeviceNotes, ReleaseExports
-from pytriton.runtime.transport.loop_channel import ProtocolError
+from pytriton.runtime.transport.peer_account import ProtocolError
 
 if TYPE_CHECKING:
     import asyncio

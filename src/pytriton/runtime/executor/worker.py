@@ -16,6 +16,7 @@ from pytriton.base.errors import InternalError, ServerError, UnavailableError, r
 from pytriton.base.sandbox import SandboxPolicy
 from pytriton.runtime.transport.memory import is_portable_forced
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.peer_account import PeerAccount
 
 if TYPE_CHECKING:
     import socket
@@ -191,7 +192,9 @@ class LocalWorker:
 
     def open_channel(self, arena: Arena) -> Channel:
         """See `WorkerHandle`."""
-        return MemoryChannel(self.channel, arena, to_sandbox=self.is_enclosed)
+        return MemoryChannel(
+            self.channel, arena, to_sandbox=self.is_enclosed, account=PeerAccount()
+        )
 
     def open_group(self, *_: object) -> RankGroup | None:
         """See `WorkerHandle`."""

@@ -12,12 +12,14 @@ record.
 # ruff: noqa: RUF012  these are structs of msgspec, which copies defaults
 # Annotations are no strings here: msgspec would compile them, which takes half of their import.
 
+import re
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from pytriton.base.errors import ErrorCode
 from pytriton.base.failure_records import FailureOrigin
 from pytriton.base.log_switches import LogSwitches
 from pytriton.base.messages import (
@@ -29,6 +31,7 @@ from pytriton.base.messages import (
     TraceContext,
 )
 from pytriton.runtime.transport.frontend_frames import FrontEndFrame
+from pytriton.runtime.transport.peer_account import ProtocolError
 from pytriton.runtime.transport.refs import FrameBase, TensorRef
 
 Buffer = bytes | bytearray | memoryview
@@ -41,6 +44,15 @@ INLINE_ALIGNMENT = 16
 _LENGTH = struct.Struct("<I")
 _PADDING = [bytes(size) for size in range(INLINE_ALIGNMENT)]
 _encoder = msgspec.msgpack.Encoder()
+
+# As in `refs`: what values are possible, whoever sends them.
+Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 32)]
+Amount = Annotated[int, msgspec.Meta(ge=0, le=1 << 56)]  # of bytes, or of processor time
+Code = Annotated[int, msgspec.Meta(ge=0, le=int(max(ErrorCode)))]
+Tensors = Annotated[list[TensorRef], msgspec.Meta(max_length=1 << 14)]
+# A process runs fewer batches at the same time than that, whatever it says.
+Concurrency = Annotated[int, msgspec.Meta(ge=0, le=1 << 16)]
 
 
 class FunctionTensor(msgspec.Struct, array_like=True):
@@ -94,10 +106,11 @@ class Initialized(FrameBase, tag="initialized"):
     config: str = ""  # the JSON result of `auto_complete_config`
     has_ready_check: bool = False  # the model has `is_ready`
     is_async: bool = False  # `execute` is a coroutine function: its calls run concurrently
-    error_code: int = -1  # one of `ErrorCode` if the error names one, negative otherwise
+    # One of `ErrorCode` if the error names one, negative otherwise.
+    error_code: Annotated[int, msgspec.Meta(ge=-1, le=int(max(ErrorCode)))] = -1
     # Of a bound function: the batches that it runs at the same time, each of which occupies its
     # slot until it is answered. 0: a model.py, which tells when `execute` has returned.
-    concurrency: int = 0
+    concurrency: Concurrency = 0
     takes_device_memory: bool = False  # requests may have tensors in GPU memory
     keeps_device_inputs: bool = False  # the model wants such inputs where they are
     gpu: bytes = b""  # the device that it uses, if that is known; see `DevicePlace`
@@ -138,7 +151,7 @@ class InferCallFrame(FrameBase, tag="infer"):
     call: int
     model_name: str
     model_version: int  # -1: the newest
-    inputs: list[TensorRef]
+    inputs: Tensors
     outputs: list[str] = []  # empty: all
     id: str = ""
     correlation_id: int | str = 0
@@ -180,7 +193,7 @@ class CallCredit(FrameBase, tag="call_credit"):
     """Worker to server: the caller of a decoupled model consumed `count` more responses."""
 
     call: int
-    count: int
+    count: Count
 
 
 class ServiceCall(FrameBase, tag="service"):
@@ -260,7 +273,7 @@ class DeviceNotes(FrameBase, tag="device_notes"):
 
     leases: list[int] = []  # what was lent to it, and is not used any more
     gone: list[int] = []  # allocations of its own that were freed
-    copied: dict[str, int] = {}  # tensors that went through the host, by reason
+    copied: dict[str, Count] = {}  # tensors that went through the host, by reason
     unopened: dict[int, str] = {}  # why it could not open memory of others, by its number
 
 
@@ -287,12 +300,12 @@ class BatchResult(FrameBase, tag="batch"):
     """Instance to server: a response to each request of a batch; outputs hold the whole batch."""
 
     batch: int
-    started_ns: int
-    finished_ns: int
-    outputs: list[TensorRef]
-    processor_ns: int = 0  # that the instance used since its last answer, as in those below
+    started_ns: Nanoseconds
+    finished_ns: Nanoseconds
+    outputs: Tensors
+    processor_ns: Amount = 0  # that the instance used since its last answer, as in those below
     # Bytes that it has copied to GPUs, and from them to the host, since its last answer.
-    copied: tuple[int, int] = (0, 0)
+    copied: tuple[Amount, Amount] = (0, 0)
 
 
 class ResponseItem(msgspec.Struct, array_like=True):
@@ -300,10 +313,10 @@ class ResponseItem(msgspec.Struct, array_like=True):
 
     batch: int
     position: int
-    outputs: list[TensorRef] | None = None
+    outputs: Tensors | None = None
     is_final: bool = True
     error: str | None = None
-    error_code: int = 0
+    error_code: Code = 0
     parameters: dict[str, ParameterValue] | None = None
     is_rescheduled: bool = False  # there is no response: the request is to be executed again
     origin: FailureOrigin | None = None  # of the exception behind an error; not for clients
@@ -315,7 +328,7 @@ class BurstRef(msgspec.Struct, array_like=True, gc=False):
 
     batch: int
     position: int
-    count: int
+    count: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
 
 
 class ResponseRows(msgspec.Struct, array_like=True):
@@ -324,32 +337,32 @@ class ResponseRows(msgspec.Struct, array_like=True):
     bursts: list[BurstRef]
     # Each has the bytes of all responses one after the other; `shape` is that of one, and `pieces`
     # has their sizes if these differ.
-    outputs: list[TensorRef]
+    outputs: Tensors
 
 
 class ResponsesFrame(FrameBase, tag="responses"):
     """Instance to server: responses of one or several batches that were ready together."""
 
-    started_ns: int
-    finished_ns: int
+    started_ns: Nanoseconds
+    finished_ns: Nanoseconds
     items: list[ResponseItem]
     returned_batch: int = 0  # `execute` of a model.py returned for this batch; responses may follow
     rows: ResponseRows | None = None  # they come before the items
-    processor_ns: int = 0
-    copied: tuple[int, int] = (0, 0)
+    processor_ns: Amount = 0
+    copied: tuple[Amount, Amount] = (0, 0)
 
 
 class BatchFailure(FrameBase, tag="failure"):
     """Instance to server: all requests of the batch that are still open failed."""
 
     batch: int
-    started_ns: int
-    finished_ns: int
+    started_ns: Nanoseconds
+    finished_ns: Nanoseconds
     error: str
-    error_code: int
+    error_code: Code
     origin: FailureOrigin | None = None  # of the exception behind it; not for clients
-    processor_ns: int = 0
-    copied: tuple[int, int] = (0, 0)
+    processor_ns: Amount = 0
+    copied: tuple[Amount, Amount] = (0, 0)
 
 
 Answer = BatchResult | ResponsesFrame | BatchFailure
@@ -383,7 +396,40 @@ Frame = (
     | FrontEndFrame
 )
 
+# What a worker may say; the others belong to the server and its front ends.
+WorkerFrame = (
+    BatchResult
+    | ResponsesFrame
+    | BatchFailure
+    | MemoryFrame
+    | Initialized
+    | Finalized
+    | ReadyReport
+    | InferCallFrame
+    | CancelCall
+    | CallCredit
+    | ServiceCall
+    | WorkerLogLine
+    | DeviceNotes
+)
+
 _decoder = msgspec.msgpack.Decoder(Frame)
+_worker_decoder = msgspec.msgpack.Decoder(WorkerFrame)
+
+# Records of workers that are larger may have long texts and files, but not many values: a megabyte
+# of small ones becomes objects of fifty, which takes the event loop a twentieth of a second.
+_MANY_VALUES_BYTES = 2 << 20
+_VALUE_BYTES = 8  # so much each of them counts at least
+_DETAIL_BYTES = 1 << 10  # a larger group of values is looked into, as it may have a long text
+_Parts = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=_MANY_VALUES_BYTES // _VALUE_BYTES)]
+_Members = Annotated[
+    dict[int | str, msgspec.Raw], msgspec.Meta(max_length=_MANY_VALUES_BYTES // _VALUE_BYTES)
+]
+_parts_decoder = msgspec.msgpack.Decoder(_Parts)
+_members_decoder = msgspec.msgpack.Decoder(_Members)
+_ARRAYS = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))  # first bytes, of MessagePack
+_MAPS = frozenset((*range(0x80, 0x90), 0xDE, 0xDF))
+_find_place = re.compile(r" - at `\$((?:\[\d+\])*)").search
 
 
 def encode_record(frame: Frame) -> bytes:
@@ -415,6 +461,77 @@ def decode_frame(message: bytearray) -> tuple[Frame, int]:
         ValueError: It is not a message of a channel.
     """
     if len(message) < _LENGTH.size:
-        raise ValueError(f"expected a message, got {len(message)} bytes")
+        raise ProtocolError(f"expected a message, got {len(message)} bytes")
     end = 4 + _LENGTH.unpack_from(message)[0]
     return decode_record(memoryview(message)[4:end]), end + (-end % INLINE_ALIGNMENT)
+
+
+def decode_worker_frame(message: bytearray) -> tuple[WorkerFrame, int]:
+    """Like `decode_frame`, for a message of a worker: what no worker may say is refused.
+
+    Raises:
+        ProtocolError: It is not a message of a worker; the text names the first wrong value.
+    """
+    if len(message) < _LENGTH.size:
+        raise ProtocolError(f"expected a message, got {len(message)} bytes")
+    end = 4 + _LENGTH.unpack_from(message)[0]
+    frame = decode_worker_record(memoryview(message)[4:end])
+    return frame, end + (-end % INLINE_ALIGNMENT)
+
+
+def decode_worker_record(record: Buffer) -> WorkerFrame:
+    """Like `decode_record`, for a record of a worker; raises ProtocolError."""
+    try:
+        if len(record) > _MANY_VALUES_BYTES:
+            _check_structure(record)
+        frame: WorkerFrame = _worker_decoder.decode(record)
+    except ProtocolError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(_explain(record, error)) from None
+    return frame
+
+
+def _check_structure(record: Buffer) -> None:
+    """Refuse a record of many values before objects are made of them."""
+    size = 0
+    pending: list[Buffer | msgspec.Raw] = [record]
+    while pending:
+        part = pending.pop()
+        kind = memoryview(part)[0]
+        values: list[msgspec.Raw]
+        if kind in _ARRAYS:
+            values = _parts_decoder.decode(part)
+        else:
+            values = list(_members_decoder.decode(part).values())
+        for value in values:
+            view = memoryview(value)
+            is_plain = view[0] not in _ARRAYS and view[0] not in _MAPS
+            size += _VALUE_BYTES if is_plain else max(_VALUE_BYTES, len(view))
+            if not is_plain and len(view) > _DETAIL_BYTES:
+                size -= len(view)
+                pending.append(value)
+            if size > _MANY_VALUES_BYTES:
+                raise ProtocolError(
+                    f"expected a record with values of at most {_MANY_VALUES_BYTES} bytes beside "
+                    f"texts, got more in {len(record)} bytes"
+                )
+
+
+def _explain(record: Buffer, error: Exception) -> str:
+    """Returns what is wrong with a record, with the value that was refused."""
+    if isinstance(error, RecursionError):
+        return "expected a frame, got one that is nested too deeply"
+    text = str(error)
+    text = text[:1].lower() + text[1:]
+    try:
+        value = msgspec.msgpack.decode(record) if len(record) <= _MANY_VALUES_BYTES else []
+        kind = value[0] if isinstance(value, list) and value else None
+        place = _find_place(text)
+        for index in re.findall(r"\d+", place[1]) if place else ():
+            value = value[int(index)]
+    except (ValueError, RecursionError, IndexError, TypeError):
+        return f"{text}, in a record of {len(record)} bytes"
+    if place is None:
+        return f"{text}, in a frame of kind {kind!r:.40}"
+    return f"{text}, in a frame of kind {kind!r:.40}; got {value!r:.80}"

@@ -22,9 +22,12 @@ import msgspec
 
 from pytriton.base.errors import descriptor_error
 from pytriton.runtime.transport.memory import is_portable_forced
+from pytriton.runtime.transport.peer_account import MAX_MESSAGE_BYTES, ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pytriton.runtime.transport.peer_account import PeerAccount
 
 # A packet of this size fits into the default send buffer of every Linux. One that is larger than
 # the buffer can never be sent, so larger messages are sent in several: all but the last are full.
@@ -89,15 +92,19 @@ class Link:
     It promises that messages arrive whole and in order, each with its descriptors, or the
     connection ends. It does not look into messages, has no lock (one thread sends, one receives),
     and leaves descriptors that it sends open here.
+
+    With an `account`, the peer may be broken: what is held for it is counted there, and
+    ProtocolError is raised if that becomes too much.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, account: PeerAccount | None = None) -> None:
         close_in_forked_children(sock)
+        self._account = account
         self.socket = sock
         self._scratch = bytearray(MAX_PACKET_BYTES)
         self._scratch_view = memoryview(self._scratch)
         self._unsent: deque[tuple[memoryview, Sequence[int]]] = deque()
-        self._descriptors: list[int] = []
+        self.descriptors: list[int] = []  # that were received, and not taken
         self._received = bytearray()  # of a message whose rest is still to come
 
     @property
@@ -131,19 +138,25 @@ class Link:
                 sent = 0
             if sent == len(message):
                 return False
-            self._unsent.append((memoryview(message)[sent:], ()))
+            self._queue(memoryview(message)[sent:], ())
         else:
-            self._unsent.append((memoryview(message), descriptors))
+            self._queue(memoryview(message), descriptors)
         return self.flush()
+
+    def _queue(self, data: memoryview, descriptors: Sequence[int]) -> None:
+        """Queue data; raises ProtocolError if the peer has left too much unread."""
+        if self._account is not None:
+            self._account.add_unread(len(data))
+        self._unsent.append((data, descriptors))
 
     def _send_packets(self, message: bytes, descriptors: Sequence[int]) -> bool:
         if len(message) % MAX_PACKET_BYTES == 0:
             message += b"\0"
         data = memoryview(message)
         while len(data) > MAX_PACKET_BYTES:
-            self._unsent.append((data[:MAX_PACKET_BYTES], ()))
+            self._queue(data[:MAX_PACKET_BYTES], ())
             data = data[MAX_PACKET_BYTES:]
-        self._unsent.append((data, descriptors))
+        self._queue(data, descriptors)
         return self.flush()
 
     def check_integrity(self) -> None:
@@ -157,7 +170,7 @@ class Link:
             assert len(descriptors) <= MAX_DESCRIPTORS, f"{len(descriptors)} descriptors are queued"
         if self.socket.fileno() < 0:
             assert not self._unsent, f"{len(self._unsent)} packets are queued on a closed link"
-            assert not self._descriptors, f"a closed link has the descriptors {self._descriptors}"
+            assert not self.descriptors, f"a closed link has the descriptors {self.descriptors}"
 
     def flush(self) -> bool:
         """Send queued data, as much as the socket accepts; returns whether any is left."""
@@ -168,6 +181,8 @@ class Link:
                 sent = self._send(data, descriptors)
             except BlockingIOError:
                 return True
+            if self._account is not None:
+                self._account.unread_bytes -= sent
             if sent == len(data):
                 unsent.popleft()
             else:
@@ -181,16 +196,24 @@ class Link:
         None if there is none and the socket does not block, or `flags` has MSG_DONTWAIT.
         """
         while (size := self._read_into(self._scratch, flags)) == MAX_PACKET_BYTES:
-            self._received += self._scratch_view
+            self._collect(self._scratch_view)
         if size < 0:
             return None
         if not self._received:
             return self._scratch[:size]
         message, self._received = self._received, bytearray()
+        if self._account is not None:
+            self._account.partial_bytes -= len(message)
         if not size:  # the peer ended within a message, which is lost with it
             return bytearray()
         message += self._scratch_view[:size]
         return message
+
+    def _collect(self, data: memoryview) -> None:
+        """Add to a message whose rest is still to come."""
+        self._received += data
+        if self._account is not None:
+            self._account.add_partial(len(data), len(self._received))
 
     def take_descriptors(self, count: int) -> list[int]:
         """Returns file descriptors from the received messages, in order; the caller owns them.
@@ -203,11 +226,11 @@ class Link:
         taken: list[int] = []
         is_complete = True
         for at in range(0, count, MAX_DESCRIPTORS):  # those that were sent together
-            part = self._descriptors[: min(count - at, MAX_DESCRIPTORS)]
+            part = self.descriptors[: min(count - at, MAX_DESCRIPTORS)]
             if _MISSING in part:
                 is_complete = False
                 del part[part.index(_MISSING) + 1 :]
-            del self._descriptors[: len(part)]
+            del self.descriptors[: len(part)]
             taken += part
         if not is_complete:
             _close_descriptors(taken)
@@ -229,12 +252,16 @@ class Link:
 
     def close(self) -> None:
         """Close the socket; drops queued data and closes descriptors that were not taken."""
+        if self._account is not None:
+            self._account.unread_bytes -= sum(len(data) for data, _ in self._unsent)
+            self._account.partial_bytes -= len(self._received)
         self._unsent.clear()
+        self._received = bytearray()
         self._scratch = bytearray()  # frees it, as it is large and this object may be kept longer
         self._scratch_view = memoryview(self._scratch)
         self.socket.close()
-        _close_descriptors(self._descriptors)
-        self._descriptors = []
+        _close_descriptors(self.descriptors)
+        self.descriptors = []
 
     def _send(self, data: memoryview, descriptors: Sequence[int]) -> int:
         if not descriptors:
@@ -254,11 +281,16 @@ class Link:
             received = array.array("i")
             # As `socket.recv_fds` does: a truncated control message may end within a number.
             received.frombytes(data[: len(data) - len(data) % received.itemsize])
-            self._descriptors.extend(received)
+            self.descriptors.extend(received)
         if told & _TRUNCATED:
             # The kernel has closed the rest. The mark keeps the descriptors of later messages apart
             # from those of this one, and makes this message fail rather than the connection.
-            self._descriptors.append(_MISSING)
+            self.descriptors.append(_MISSING)
+        if ancillary and self._account is not None and len(self.descriptors) > MAX_DESCRIPTORS + 1:
+            raise ProtocolError(
+                f"expected at most {MAX_DESCRIPTORS} file descriptors with a message, got "
+                f"{len(self.descriptors)}"
+            )
         return size
 
 
@@ -271,8 +303,13 @@ def _close_descriptors(descriptors: Sequence[int]) -> None:
 class StreamLink(Link):
     """Messages over SOCK_STREAM, each after its length."""
 
-    def __init__(self, sock: socket.socket, limit_bytes: int = 2**32 - 1) -> None:
-        super().__init__(sock)
+    def __init__(
+        self,
+        sock: socket.socket,
+        limit_bytes: int = 2**32 - 1,
+        account: PeerAccount | None = None,
+    ) -> None:
+        super().__init__(sock, account)
         self._limit_bytes = limit_bytes
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> bool:
@@ -280,9 +317,9 @@ class StreamLink(Link):
         data = memoryview(_LENGTH.pack(len(message)) + message)
         # Each call that passes descriptors needs a byte of its own: the first ones of the length.
         while len(descriptors) > MAX_DESCRIPTORS:
-            self._unsent.append((data[:1], descriptors[:MAX_DESCRIPTORS]))
+            self._queue(data[:1], descriptors[:MAX_DESCRIPTORS])
             data, descriptors = data[1:], descriptors[MAX_DESCRIPTORS:]
-        self._unsent.append((data, descriptors))
+        self._queue(data, descriptors)
         return self.flush()
 
     @property
@@ -294,7 +331,7 @@ class StreamLink(Link):
         length: int = _LENGTH.unpack_from(received)[0]
         # Before the bytes are read: a broken peer must not make this process collect gigabytes.
         if length > self._limit_bytes:
-            raise ValueError(
+            raise ProtocolError(
                 f"expected a message of at most {self._limit_bytes} bytes, got one of {length}"
             )
         return len(received) >= 4 + length
@@ -313,10 +350,12 @@ class StreamLink(Link):
                 return None
             if size == 0:
                 return bytearray()
-            received += self._scratch_view[:size]
+            self._collect(self._scratch_view[:size])
         end = 4 + _LENGTH.unpack_from(received)[0]
         message = received[4:end]
         del received[:end]
+        if self._account is not None:
+            self._account.partial_bytes -= end
         return message
 
 
@@ -374,7 +413,12 @@ class RecordLink(Generic[Record]):
         return record
 
 
-def make_link(sock: socket.socket) -> Link:
+def make_link(sock: socket.socket, account: PeerAccount | None = None) -> Link:
     """Returns a link for the kind of the socket."""
     kind = sock.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE)
-    return StreamLink(sock) if kind == socket.SOCK_STREAM else Link(sock)
+    if kind != socket.SOCK_STREAM:
+        return Link(sock, account)
+    if account is None:
+        return StreamLink(sock)
+    # What comes after a message may be read with it.
+    return StreamLink(sock, MAX_MESSAGE_BYTES - MAX_PACKET_BYTES - _LENGTH.size, account)

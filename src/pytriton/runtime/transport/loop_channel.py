@@ -13,6 +13,7 @@ from pytriton.runtime.transport.loop_spinner import (
     SpinPolicy,
     make_spinner,
 )
+from pytriton.runtime.transport.peer_account import ProtocolError
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _MAX_READ_MESSAGES = 32  # in one iteration of the loop, whose other work must not wait for longer
 _MAX_PATIENCE = 8
-
-
-class ProtocolError(ValueError):
-    """A message of the peer that contradicts earlier messages."""
 
 
 class LoopChannel:
@@ -102,7 +99,7 @@ class LoopChannel:
         channel = self.channel
         try:
             is_unsent = channel.send(frame, payload)
-        except OSError as error:
+        except (OSError, ProtocolError) as error:
             # Later, because callers do not expect `on_lost` before this returns.
             self._loop.call_soon(self._report_lost, error)
             return
@@ -122,7 +119,7 @@ class LoopChannel:
         channel.queue_dropped_segments(segments)
         try:
             channel.send_memory_update()
-        except OSError as error:
+        except (OSError, ProtocolError) as error:
             self._loop.call_soon(self._report_lost, error)
             return
         self._watch_unsent()
@@ -165,7 +162,8 @@ class LoopChannel:
         except EOFError as error:
             self._report_lost(error)
         except Exception as error:
-            logger.exception("%s: a message could not be read", self._name)
+            if not isinstance(error, ProtocolError):
+                logger.exception("%s: a message could not be read", self._name)
             self._report_lost(error)
 
     def _read(self) -> None:
@@ -204,9 +202,14 @@ class LoopChannel:
                 self._process(received)
         except EOFError:
             return True
+        except ProtocolError as error:
+            self._log_breach(error)
         except Exception:
             logger.exception("%s: its last message could not be read", self._name)
         return False
+
+    def _log_breach(self, error: ProtocolError) -> None:
+        logger.error("%s: a message could not be read, which ends it: %s", self._name, error)
 
     def _process(self, received: Received) -> None:
         try:
@@ -237,5 +240,7 @@ class LoopChannel:
         # Reading and sending may both find that the peer is gone; its owner hears of it once.
         if self.is_open and not self._is_lost:
             self._is_lost = True
+            if isinstance(error, ProtocolError):
+                self._log_breach(error)
             self.stop_watching()
             self._on_lost(error)

@@ -20,10 +20,16 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.errors import UnavailableError, resource_error
 from pytriton.runtime.transport.arena import RemoteBlock, block_bytes
-from pytriton.runtime.transport.frames import MemoryFrame, decode_frame, encode_frame
+from pytriton.runtime.transport.frames import (
+    MemoryFrame,
+    decode_frame,
+    decode_worker_frame,
+    encode_frame,
+)
 from pytriton.runtime.transport.link import make_link
 from pytriton.runtime.transport.memory import ReceivedSegment, observers
 from pytriton.runtime.transport.payload import Payload, Received
+from pytriton.runtime.transport.peer_account import MAX_RELEASES, ProtocolError
 from pytriton.runtime.transport.refs import BlockRef, MemoryUpdate, SegmentRef
 
 if TYPE_CHECKING:
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.arena import Arena, Block
     from pytriton.runtime.transport.frames import Frame
     from pytriton.runtime.transport.memory import Segment
+    from pytriton.runtime.transport.peer_account import PeerAccount
 
 # Per message; the rest follows with the next one, so that messages stay smaller than a packet.
 _MAX_RELEASES = 2000
@@ -194,7 +201,7 @@ class BlockTracker:
         blocks: dict[int, NDArray[np.uint8]] = {}
         reason = ""
         for block_id in update.returned_blocks:
-            blocks[-block_id] = block_bytes(self._lent[block_id][0])
+            blocks[-block_id] = block_bytes(self._references(block_id)[0])
         for block_id in update.released_blocks:
             self._remove_lent(block_id)
         for block_id in update.abandoned_blocks:
@@ -203,15 +210,14 @@ class BlockTracker:
         if update.blocks:
             for observer in observers:
                 observer.on_message()
+            if len(self._released) > MAX_RELEASES:
+                raise ProtocolError(f"expected at most {MAX_RELEASES} blocks, got more of no use")
         for block in update.blocks:
             if block.segment in self._unmapped:
                 reason = self._unmapped[block.segment]
                 self._release(block.id, is_abandoned=False)
                 continue
-            mapping = self._mappings[block.segment]
-            # A wrong extent would read beyond the mapping, which kills this process.
-            if block.offset < 0 or block.size < 0 or block.offset + block.size > mapping.size:
-                raise ValueError(f"expected a block within {mapping.size} bytes, got {block}")
+            mapping = self._mapping_of(block)
             extent = (block.offset, block.size)
             remote = RemoteBlock(
                 block.id,
@@ -224,12 +230,22 @@ class BlockTracker:
             blocks[block.id] = block_bytes(remote)
         return _PartialBlocks(blocks, reason) if reason else blocks
 
+    def _mapping_of(self, block: BlockRef) -> ReceivedSegment:
+        """Returns where a block is; a wrong extent beyond it would kill this process."""
+        mapping = self._mappings.get(block.segment)
+        if mapping is None:
+            raise ProtocolError(f"expected a block of a segment that was sent, got {block}")
+        if block.offset < 0 or block.size < 0 or block.offset + block.size > mapping.size:
+            raise ProtocolError(f"expected a block within {mapping.size} bytes, got {block}")
+        return mapping
+
     def _apply_segments(
         self, update: MemoryUpdate, segments: Iterable[ReceivedSegment | UnavailableError]
     ) -> None:
         for ref, segment in zip(update.segments, segments, strict=True):
             if isinstance(segment, ReceivedSegment):
-                self._mappings[ref.id] = segment
+                # It may have come before, which only its first time counts.
+                self._mappings.setdefault(ref.id, segment)
                 self._unmapped.pop(ref.id, None)
             elif ref.id not in self._mappings:  # else an earlier message brought it
                 self._unmapped[ref.id] = segment.message
@@ -272,9 +288,15 @@ class BlockTracker:
             self._dropped_segments.append(segment_id)
             self.has_update = True
 
+    def _references(self, block_id: int) -> list[Block | RemoteBlock]:
+        references = self._lent.get(block_id)
+        if references is None:
+            raise ProtocolError(f"expected a block that was lent, got {block_id}")
+        return references
+
     def _remove_lent(self, block_id: int) -> Block | RemoteBlock:
         with self._lock:
-            references = self._lent[block_id]
+            references = self._references(block_id)
             block = references.pop()
             if not references:
                 del self._lent[block_id]
@@ -296,6 +318,9 @@ class MemoryChannel:
     Large tensors are in `arena`. If the peer is a front end, it only reads the blocks that it gets,
     and it reads its own blocks no more once it has sent them, so both kinds are forwarded between
     front ends and instances without a copy. A peer in a sandbox gets blocks of `arena` only.
+
+    With an `account` the peer is a worker, whose messages are checked, and which is ended for what
+    breaks a rule: reading and sending raise ProtocolError then.
     """
 
     def __init__(
@@ -305,8 +330,12 @@ class MemoryChannel:
         *,
         to_front_end: bool = False,
         to_sandbox: bool = False,
+        account: PeerAccount | None = None,
     ) -> None:
-        self.link = make_link(sock)
+        self._account = account
+        self._decode: Callable[[bytearray], tuple[Frame, int]]
+        self._decode = decode_frame if account is None else decode_worker_frame
+        self.link = make_link(sock, account)
         self.fileno = sock.fileno  # -1 after `close`
         self.set_blocking = sock.setblocking
         self.take_descriptors = self.link.take_descriptors
@@ -340,13 +369,21 @@ class MemoryChannel:
             return None
         if not message:
             raise EOFError
-        frame, start = decode_frame(message)
+        frame, start = self._decode(message)
         memory = frame.memory
         if memory is None:
+            if self._account is not None and self.link.descriptors:
+                self._refuse_descriptors()
             return Received(frame, message, start, _NO_BLOCKS)
         segments = self._take_segments(memory.segments) if memory.segments else ()
+        if self._account is not None and self.link.descriptors:
+            self._refuse_descriptors()
         blocks = self.tracker.apply_update(memory, segments)
         return Received(frame, message, start, blocks)
+
+    def _refuse_descriptors(self) -> None:
+        count = len(self.link.descriptors)
+        raise ProtocolError(f"expected a file descriptor for each segment, got {count} more")
 
     @property
     def has_message(self) -> bool:
@@ -437,15 +474,24 @@ class MemoryChannel:
         self, refs: Sequence[SegmentRef]
     ) -> list[ReceivedSegment | UnavailableError]:
         """Map segments; returns the reason in place of each that there are no resources for."""
+        account = self._account
+        if account is not None:
+            account.check_segments(refs)
         try:
             descriptors = self.link.take_descriptors(len(refs))
         except UnavailableError as error:
             return [error] * len(refs)
         if len(descriptors) != len(refs):
-            raise ValueError(f"expected {len(refs)} descriptors, got {len(descriptors)}")
+            raise ProtocolError(f"expected {len(refs)} descriptors, got {len(descriptors)}")
         # Each mapping owns its descriptor from the moment it is taken from the list.
         try:
-            return [_map(descriptors.pop(0), ref.size) for ref in refs]
+            segments = [_map(descriptors.pop(0), ref.size) for ref in refs]
+        except (ValueError, OSError) as error:
+            raise ProtocolError(str(error)) from None
+        else:
+            if account is not None:
+                account.add_segments(segments)
+            return segments
         finally:
             for descriptor in descriptors:  # the rest, if one of them was refused
                 os.close(descriptor)

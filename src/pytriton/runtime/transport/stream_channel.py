@@ -28,9 +28,10 @@ from pytriton.runtime.transport.arena import DEFAULT_LIMIT_BYTES
 from pytriton.runtime.transport.frames import INLINE_ALIGNMENT, decode_record, encode_record
 from pytriton.runtime.transport.link import close_in_forked_children
 from pytriton.runtime.transport.payload import Payload, Received, UnreadReceived
+from pytriton.runtime.transport.peer_account import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -88,8 +89,11 @@ class StreamReader:
         is_blocking: Whether the socket blocks.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(
+        self, sock: socket.socket, decode: Callable[[Buffer], Frame] = decode_record
+    ) -> None:
         self._socket = sock
+        self._decode = decode
         self.is_blocking = sock.getblocking()
         self._scratch = bytearray(SCRATCH_BYTES)
         self._view = memoryview(self._scratch)
@@ -149,7 +153,7 @@ class StreamReader:
         # Before anything is reserved: a peer that has lost its place sends arbitrary sizes.
         if magic != MAGIC or record_bytes > MAX_RECORD_BYTES or tensor_bytes > MAX_TENSOR_BYTES:
             begin = bytes(self._view[start : start + HEAD_BYTES])
-            raise ValueError(
+            raise ProtocolError(
                 f"expected a message of at most {MAX_RECORD_BYTES} bytes and tensors of at most "
                 f"{MAX_TENSOR_BYTES} bytes, got one that begins with {begin!r}"
             )
@@ -160,7 +164,7 @@ class StreamReader:
             self._start = start + size
             # A copy, as the scratch memory is used again while tensors of this message are.
             message = bytearray(self._view[start : start + size])
-            frame = decode_record(memoryview(message)[HEAD_BYTES:at])
+            frame = self._decode(memoryview(message)[HEAD_BYTES:at])
             return Received(frame, message, tensors_at, _NO_BLOCKS)
         if size > SCRATCH_BYTES:
             self._begin_large(size, tensors_at)
@@ -195,7 +199,7 @@ class StreamReader:
             return None
         self._large = None
         at = HEAD_BYTES + _unpack_head(message)[1]
-        frame = decode_record(message[HEAD_BYTES:at])
+        frame = self._decode(message[HEAD_BYTES:at])
         start = at + -at % INLINE_ALIGNMENT
         if self._excess:
             return UnreadReceived(frame, message, start, _NO_BLOCKS, self._lack)
@@ -237,6 +241,8 @@ class StreamChannel:
     So nothing may change the tensors of a message after it was sent. In the server nothing does:
     they are parts of requests and answers, which are read only, and the views keep them alive. A
     worker sends with a blocking socket, and has nothing left when `send` returns.
+
+    `decode` returns the frame of a record of the peer.
     """
 
     arena = None
@@ -245,11 +251,13 @@ class StreamChannel:
     has_idle_memory = False
     reserved_bytes = 0
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(
+        self, sock: socket.socket, decode: Callable[[Buffer], Frame] = decode_record
+    ) -> None:
         close_in_forked_children(sock)
         self._socket = sock
         self.fileno = sock.fileno
-        self._reader = StreamReader(sock)
+        self._reader = StreamReader(sock, decode)
         self.receive = self._reader.receive
         self._unsent: deque[memoryview] = deque()
         self._send_lock = threading.Lock()

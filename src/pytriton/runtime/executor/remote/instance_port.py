@@ -24,10 +24,12 @@ from typing import TYPE_CHECKING
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import UnavailableError
 from pytriton.runtime.executor.remote.admission import ExpectedStart
+from pytriton.runtime.transport.frames import decode_worker_record
 from pytriton.runtime.transport.handshake import HandshakeError, Hello, ServerHandshake
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory import is_portable_forced
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.peer_account import PeerAccount
 from pytriton.runtime.transport.rendezvous import is_local, is_same_user, tcp_address, unix_address
 from pytriton.runtime.transport.stream_channel import StreamChannel, tune_stream
 
@@ -164,8 +166,8 @@ class RemoteLink:
     def open_channel(self, arena: Arena) -> Channel:
         """Returns the channel to the process; large tensors are shared if both can."""
         if self.fork_socket is None:
-            return StreamChannel(self.sock)
-        return MemoryChannel(self.sock, arena)
+            return StreamChannel(self.sock, decode_worker_record)
+        return MemoryChannel(self.sock, arena, account=PeerAccount())
 
     def close(self) -> None:
         """Close the sockets, if no channel has taken them."""

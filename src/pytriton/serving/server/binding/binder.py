@@ -29,6 +29,7 @@ from pytriton.runtime.transport.control import (
     Unbind,
 )
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.peer_account import PeerAccount
 from pytriton.runtime.transport.rendezvous import peer_process
 from pytriton.serving.engine.config import (
     config_from_dict,
@@ -305,7 +306,7 @@ class BinderSession:
     ) -> None:
         pid = peer_process(self._link.socket)
         for index, (sock, count) in enumerate(zip(sockets, concurrency, strict=True)):
-            channel = MemoryChannel(sock, memory.arena)
+            channel = MemoryChannel(sock, memory.arena, account=PeerAccount())
             name = f"{model.spec.name}_0_{index}"
             model.add_instance(
                 ChannelInstance(name, labels, channel, memory, self._loop, model, count, pid)
