@@ -243,6 +243,18 @@ def test_tokens_are_those_that_the_model_has_counted():
     assert usage.finish_reason == "length"
 
 
+@pytest.mark.parametrize("numbers, expected", [([9, 0, 0], 9), ([3, 9, 0], 9), ([0, 0, 0], 0)])
+def test_tokens_of_the_prompt_are_the_last_number_that_was_set(numbers, expected):
+    one_by_one, together = TokenUsage("text"), TokenUsage("text")
+    for number in numbers:
+        one_by_one.read(InferResponse("m", "1", "", [tensor("prompt_tokens", number)]))
+    data = np.array(numbers, np.int32).tobytes()
+    outputs = [OutputBurst("prompt_tokens", dtypes.INT32, (1,), data, [])]
+    together.read_burst(ResponseBurst("m", "1", "", len(numbers), outputs))
+
+    assert (one_by_one.prompt_tokens, together.prompt_tokens) == (expected, expected)
+
+
 def test_responses_with_a_text_are_tokens_if_the_model_counts_none():
     usage = TokenUsage("text")
     usage.read(InferResponse("m", "1", "", [tensor("text", b"a", dtypes.BYTES)]))

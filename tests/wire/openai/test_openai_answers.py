@@ -118,6 +118,14 @@ def test_tokens_that_the_model_counts_are_used(names):
     assert (answer.prompt_tokens, answer.completion_tokens) == (7, 6)
 
 
+@pytest.mark.parametrize("numbers, expected", [([7, 0, 0], 7), ([3, 7, 0], 7), ([0, 0], 0)])
+def test_tokens_of_the_prompt_are_the_last_number_that_was_set(numbers, expected):
+    answer = ChoiceAnswer("text")
+    read(answer, *(response(text="a", prompt_tokens=number) for number in numbers))
+
+    assert answer.prompt_tokens == expected
+
+
 def test_tokens_of_a_model_that_answers_at_once_are_not_guessed():
     answer = ChoiceAnswer("text", counts_responses=False)
     read(answer, response(text="one two"))

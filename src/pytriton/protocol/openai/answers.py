@@ -145,7 +145,8 @@ class ChoiceAnswer:
             reason = _joined(tensor).decode("utf-8", "replace")
             self._reason = None if reason in _UNFINISHED else reason
         elif name in PROMPT_TOKENS:
-            self.prompt_tokens = _sum(tensor)
+            # A model may say it once; its other responses have the default of its type, 0.
+            self.prompt_tokens = _sum(tensor) or self.prompt_tokens
         elif name in COMPLETION_TOKENS:
             self._counted_tokens = (self._counted_tokens or 0) + _sum(tensor)
 

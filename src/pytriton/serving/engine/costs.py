@@ -88,8 +88,12 @@ class TokenUsage:
     def read_burst(self, burst: ResponseBurst) -> None:
         """Read many responses at once."""
         for output in burst.outputs:
-            is_text = output.name == self._text
-            last = b"" if is_text else output.split(burst.count)[-1]
+            last = b""
+            if output.name != self._text:
+                parts = output.split(burst.count)
+                last = parts[-1]
+                if output.name in PROMPT_TOKENS:
+                    last = next(filter(any, reversed(parts)), last)  # 0 says nothing
             self._read(output.name, output.dtype, output.data, last, burst.count)
 
     def _read(self, name: str, dtype: DataType, data: Any, last: Any, count: int) -> None:
@@ -101,7 +105,7 @@ class TokenUsage:
         elif dtype is dtypes.BYTES:
             return
         elif name in PROMPT_TOKENS:
-            self.prompt_tokens = int(np.frombuffer(last, dtype.numpy).sum())
+            self.prompt_tokens = int(np.frombuffer(last, dtype.numpy).sum()) or self.prompt_tokens
         elif name in COMPLETION_TOKENS:
             added = int(np.frombuffer(data, dtype.numpy).sum())
             self._counted = (self._counted or 0) + added
