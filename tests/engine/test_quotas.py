@@ -9,9 +9,15 @@ from hypothesis import strategies as st
 
 from pytriton.base.dtypes import BY_NAME
 from pytriton.base.errors import ResourceExhaustedError, UnavailableError
-from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.base.messages import InferResponse, InferTensor, RequestGroup
 from pytriton.base.quotas import PrincipalQuotas, Quota
-from pytriton.serving.engine.quotas import Bucket, Limit, ModelQuotas, Quotas
+from pytriton.serving.engine.quotas import (
+    Bucket,
+    Limit,
+    ModelQuotas,
+    Quotas,
+    RequestGroups,
+)
 from pytriton.serving.engine.stats import ModelStatistics
 from tests.fakes import RecordingSink, inference
 
@@ -180,6 +186,66 @@ def test_refused_request_uses_up_nothing():
     for _ in range(9):
         end(admit(quotas))
     refused(quotas)
+
+
+def part(quotas: ModelQuotas, group: RequestGroup, now_ns: int = 0):
+    """Let one request of a group begin; returns it."""
+    each = inference(RecordingSink(), principal="alice", inputs={}, group=group)
+    quotas.admit(each, now_ns)
+    return each
+
+
+@pytest.mark.parametrize(
+    "limits, text",
+    [
+        ({"requests_per_s": 5, "burst": 5}, "5 at once, and 8 came together"),
+        ({"concurrent": 5}, "5 requests under way, and 8 came together"),
+    ],
+)  # fmt: skip
+def test_requests_of_one_client_request_begin_together_or_not_at_all(limits, text):
+    quotas = limited(**limits)
+    eight = RequestGroup(1, 8, 80)
+    for _ in range(8):
+        with pytest.raises(ResourceExhaustedError, match=text):
+            part(quotas, eight)
+
+    account = quotas.account_of("alice")
+    assert (account.requests, account.under_way, account.bytes_in) == (0, 0, 0)
+    assert sum(account.refused.values()) == 8
+    five = RequestGroup(2, 5, 50)
+    begun = [part(quotas, five) for _ in range(5)]
+    assert (account.requests, account.under_way, account.bytes_in) == (5, 5, 50)
+    refused(quotas)
+    for each in begun:
+        end(each)
+    assert account.under_way == 0
+
+
+def test_requests_of_a_group_are_not_refused_because_others_came_in_between():
+    quotas = limited(requests_per_s=2, burst=2)
+    two = RequestGroup(1, 2, 0)
+    part(quotas, two)
+    refused(quotas)
+
+    part(quotas, two)
+
+
+def test_groups_of_another_process_are_known_until_their_last_request():
+    groups = RequestGroups()
+    first = [groups.take(1, 2, 5), groups.take(2, 3, 5)]
+
+    assert groups.take(2, 3, 5) is first[1]
+    assert groups.take(1, 2, 5) is first[0]
+    assert groups.take(2, 3, 5) is first[1]
+    assert groups.take(1, 2, 5) is not first[0]
+
+
+def test_groups_whose_requests_never_come_are_forgotten():
+    groups = RequestGroups()
+    for number in range(10_000):
+        groups.take(number, 2, 0)
+
+    assert len(groups._open) <= 1024
 
 
 def test_all_quotas_of_a_principal_count_and_the_longest_wait_is_told():

@@ -177,6 +177,16 @@ class ChunkOrigins(msgspec.Struct, array_like=True):
     is_sampled: bool = False
 
 
+class RequestGroup(msgspec.Struct):
+    """Requests for a model that are one request of a client: quotas admit all of them, or none."""
+
+    number: int  # another one for each, in the process that read the request
+    count: int
+    size: int  # bytes of inputs of all of them
+    is_decided: bool = False
+    error: Any = None  # the refusal
+
+
 class InferRequest(msgspec.Struct, eq=False):
     """One request of a client: a plain record, which may be sent to another process.
 
@@ -203,6 +213,7 @@ class InferRequest(msgspec.Struct, eq=False):
     principal: str = ""  # who sent it; empty: nobody that the server knows
     device: DeviceUse | None = None  # None: none of its tensors is in GPU memory
     device_wish: DeviceWish | None = None  # None: its outputs are wanted on the host
+    group: RequestGroup | None = None  # None: it is all that its client asked for
 
     # Set when the request is validated against its model.
     rows: int = 1  # batch dimension; 1 if the model has none

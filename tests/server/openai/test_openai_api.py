@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnavailableError
+from pytriton.base.quotas import PrincipalQuotas, Quota
+from pytriton.serving.engine.fairness import ANYBODY
 from pytriton.serving.server.api.authorization import RestrictedGroup
 from pytriton.serving.server.openai.api import MAX_BODY_BYTES
 from pytriton.serving.server.openai.exchanges import ModelRequest
@@ -355,6 +357,21 @@ def test_error_of_one_choice_ends_all(service, client):
     answer, after = client.answers()
     assert (answer.status, after.status) == (500, 200)
     assert service.talk.cancelled == service.talk.inferences[:1]
+
+
+def test_prompts_beyond_a_quota_are_refused_before_one_of_them_runs(service, client):
+    limits = PrincipalQuotas(quotas=(Quota(requests_per_s=5, burst=5),))
+    service.engine.set_quotas({ANYBODY: limits})
+    client.send(completion(prompt=["hi"] * 8))
+
+    answer = answer_of(client)
+    assert answer.status == 429
+    assert error(answer)["message"].startswith(
+        "clients without a principal may have 5 requests per second, 5 at once, and 8 came together"
+    )
+    assert service.talk.inferences == []
+    client.send(completion(prompt=["hi"] * 5))
+    assert len(service.talk.inferences) == 5
 
 
 def test_error_in_a_stream_is_an_event(service, client):

@@ -166,6 +166,7 @@ class SubmitItem(msgspec.Struct, array_like=True):
     wants_cost: bool = False  # the last reply is to say what it has cost
     principal: str = ""  # who has sent it
     device: DeviceUse | None = None
+    group: tuple[int, int, int] | None = None  # see `RequestGroup`: number, count, size
 
 
 class SignatureColumn(msgspec.Struct, array_like=True, gc=False):

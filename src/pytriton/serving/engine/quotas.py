@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import ResourceExhaustedError
+from pytriton.base.messages import RequestGroup
 from pytriton.base.quotas import PrincipalQuotas
 from pytriton.serving.engine.delivery import refuse
 from pytriton.serving.engine.fairness import ANYBODY
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.stats import ModelStatistics
 
 _EPSILON = 1e-9  # of a request: what floats lose while a bucket is filled
+_MAX_GROUPS = 1024  # that are known of a front end: those of which more requests should come
 
 
 class Limit(enum.Enum):
@@ -113,15 +115,19 @@ class QuotaState:
         if self.bytes is not None:
             self.bytes.spend(size)
 
-    def reason(self, size: int, now_ns: int) -> tuple[float, Limit, str] | None:
-        """Returns why a request of `size` bytes may not begin: when it may, and what for whom."""
+    def reason(self, size: int, count: int, now_ns: int) -> tuple[float, Limit, str] | None:
+        """Returns why requests of `size` bytes may not begin: when they may, and what for whom.
+
+        More than one have to begin together.
+        """
         quota = self.quota
+        came = "one more came" if count == 1 else f"{count} came together"
         reasons: list[tuple[float, Limit, str]] = []
         if self.requests is not None:
-            wait_s = self.requests.wait_s(1 - _EPSILON, now_ns)
+            wait_s = self.requests.wait_s(count - _EPSILON, now_ns)
             text = (
                 f"{quota.requests_per_s:g} requests per second, {self.requests.burst:g} at once, "
-                "and one more came"
+                f"and {came}"
             )
             reasons.append((wait_s, Limit.REQUESTS, text))
         if self.tokens is not None and (level := self.tokens.level(now_ns)) <= 0:
@@ -133,8 +139,8 @@ class QuotaState:
                 f"{size} more came"
             )
             reasons.append((self.bytes.wait_s(_EPSILON, now_ns), Limit.BYTES, text))
-        if quota.concurrent is not None and self.under_way >= quota.concurrent:
-            text = f"{quota.concurrent} requests under way, and one more came"
+        if quota.concurrent is not None and self.under_way + count > quota.concurrent:
+            text = f"{quota.concurrent} requests under way, and {came}"
             reasons.append((1.0, Limit.CONCURRENT, text))
         wait_s, limit, text = max(reasons, key=lambda each: each[0], default=(0.0, None, ""))
         return (wait_s, limit, text) if limit is not None and wait_s > 0 else None
@@ -154,7 +160,7 @@ class Admission:
         self._states = states
 
     def begin(self, count: int) -> None:
-        """Undo `end`: the answers could not be passed on, and others follow."""
+        """Undo `end`, for example as the answers could not be passed on, and others follow."""
         self.end(-count)
 
     def end(self, count: int = 1) -> None:
@@ -229,9 +235,33 @@ class Account:
             error = self._refusal(sizes[count], len(sizes) - count, now_ns)
         return count, self._admission, error
 
-    def _refusal(self, size: int, count: int, now_ns: int) -> ResourceExhaustedError:
+    def admit_part(self, group: RequestGroup, now_ns: int) -> Admission:
+        """Decide on a request of a group; with the first one on all of them.
+
+        Raises:
+            ResourceExhaustedError: Not all of them may begin.
+        """
+        if not group.is_decided:
+            group.is_decided = True
+            sizes = (0,) * group.count  # bytes may go into debt, so that their sum does not matter
+            if any(state.room(sizes, now_ns) < group.count for state in self._states):
+                group.error = self._refusal(group.size, group.count, now_ns, group.count)
+            else:
+                for state in self._states:
+                    state.begin(group.count, group.size)
+                    state.under_way -= group.count  # each one counts when it comes
+                self.requests += group.count
+                self.bytes_in += group.size
+        if group.error is not None:
+            raise group.error
+        self._admission.begin(1)
+        return self._admission
+
+    def _refusal(
+        self, size: int, count: int, now_ns: int, together: int = 1
+    ) -> ResourceExhaustedError:
         """Returns the refusal by the quota that the principal has to wait longest for."""
-        found = [(state.reason(size, now_ns), state.quota) for state in self._states]
+        found = [(state.reason(size, together, now_ns), state.quota) for state in self._states]
         reasons = [(*reason, quota) for reason, quota in found if reason is not None]
         wait_s, limit, text, quota = max(reasons, key=lambda each: each[0])
         self.refused[limit] += count
@@ -246,6 +276,23 @@ class Account:
 
 def _subject(principal: str) -> str:
     return f"principal '{principal}'" if principal else "clients without a principal"
+
+
+class RequestGroups:
+    """The groups of requests that come from another process one by one."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, tuple[RequestGroup, int]] = {}  # and how many more should come
+
+    def take(self, number: int, count: int, size: int) -> RequestGroup:
+        """Returns the group of the next request; some of one may never come."""
+        first = RequestGroup(number, count, size), count
+        group, left = self._open.pop(number, first)
+        if left > 1:
+            self._open[number] = group, left - 1
+            if len(self._open) > _MAX_GROUPS:
+                del self._open[next(iter(self._open))]
+        return group
 
 
 class Quotas:
@@ -312,10 +359,13 @@ class ModelQuotas:
         """
         request = inference.request
         account = self.account_of(request.principal)
-        size = sum([len(tensor.data) for tensor in request.inputs.values()])
-        _, admission, error = account.admit((size,), now_ns)
-        if error is not None:
-            raise error
+        if request.group is not None:
+            admission = account.admit_part(request.group, now_ns)
+        else:
+            size = sum([len(tensor.data) for tensor in request.inputs.values()])
+            _, admission, error = account.admit((size,), now_ns)
+            if error is not None:
+                raise error
         takes_bursts = hasattr(inference.sink, "on_burst")
         kind = AdmittedBurstSink if takes_bursts else AdmittedSink
         inference.sink = kind(inference.sink, inference, admission)

@@ -208,6 +208,7 @@ class CoreLink:
         if isinstance(trace, RemoteTrace):
             origin = trace.origin
             trace.is_sent = True
+        group = request.group
         self._items.append(
             SubmitItem(
                 call,
@@ -230,6 +231,7 @@ class CoreLink:
                 wants_cost,
                 request.principal,
                 device,
+                None if group is None else (group.number, group.count, group.size),
             )
         )
         if device is None:

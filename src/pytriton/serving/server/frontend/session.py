@@ -59,6 +59,7 @@ from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.serving.engine.costs import CostTrace
 from pytriton.serving.engine.model_state import VersionState
+from pytriton.serving.engine.quotas import RequestGroups
 from pytriton.serving.server.frontend.chunks import FrontEndChunks, read_signature
 from pytriton.serving.server.frontend.records import as_batch_key, log_entry, unpacked
 from pytriton.serving.server.frontend.regions import RegionFeed
@@ -160,6 +161,7 @@ class FrontEndSession:
         self._on_lost = on_lost
         self._requests: dict[int, FrontEndRequest] = {}
         self._signatures: dict[int, tuple[int, ChunkSignature]] = {}  # with the model's number
+        self._groups = RequestGroups()
         self._handlers: dict[type, Callable[[Received, Any], None]] = {
             Submit: self._on_submit,
             Flow: self._on_flow,
@@ -314,6 +316,8 @@ class FrontEndSession:
             return
         try:
             request = read_request(received, item, model)
+            if item.group is not None:
+                request.group = self._groups.take(*item.group)
         except Exception as error:  # noqa: BLE001  the client gets it
             reason = error_for_clients(error, f"it read a request of {self._name}")
             self._refuse(sink, item, model, reason)

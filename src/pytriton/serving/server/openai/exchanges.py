@@ -7,6 +7,7 @@ form.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import secrets
@@ -15,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import ErrorCode, InternalError, error_for_clients
+from pytriton.base.messages import RequestGroup
 from pytriton.protocol.generate import EVENT_STREAM, encode_event
 from pytriton.protocol.openai.answers import ChoiceAnswer, Delta, Gathered, prompt_tokens
 from pytriton.protocol.openai.documents import (
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_group_numbers = itertools.count(1)
 _REQUEST_ID = b"x-request-id"
 _is_safe_id = re.compile(rb"[\x21-\x7e]{1,128}").fullmatch
 _EVENT_TYPE = EVENT_STREAM.encode()
@@ -158,6 +161,12 @@ class PartsExchange(HttpExchange):
             ModelRequest(service, model, self._connection, self, index)
             for index in range(len(requests))
         ]
+        if len(requests) > 1:
+            tensors = [tensor for each in requests for tensor in each.inputs.values()]
+            size = sum([len(tensor.data) for tensor in tensors])
+            group = RequestGroup(next(_group_numbers), len(requests), size)
+            for request in requests:
+                request.group = group
         for part, request in zip(parts, requests, strict=True):
             if not self._left:  # an earlier one was refused
                 return
