@@ -94,6 +94,24 @@ def test_batches_go_to_the_instance_that_was_idle_longest(scene):
     assert [len(instance.running) for instance in two.instances] == [0, 1]
 
 
+@pytest.mark.parametrize("work_us", [1, 50, 5_000])
+def test_instances_take_turns_however_quick_they_are(scene, work_us):
+    three = scene(instances=3, batches=False)
+    taken = []
+    for _ in range(9):  # one client after another
+        three.submit()
+        (instance,) = [each for each in three.instances if each.running]
+        taken.append(three.instances.index(instance))
+        batch = instance.running.pop()
+        batch.open_positions.clear()
+        times_ns = (batch.started_ns, batch.started_ns + work_us * 1000)
+        three.model.on_outcomes(instance, batch, [Outcome(0, response())], times_ns)
+        three.loop.run()
+
+    assert taken == [0, 1, 2] * 3
+    three.check_all_answered()
+
+
 def test_instance_of_several_slots_gets_as_many_batches(scene):
     one = scene(batches=False, concurrency=3)
     one.submit(5)

@@ -81,10 +81,10 @@ def test_requests_are_gathered_for_the_whole_time_after_each_batch(scene, monkey
     one.submit()
     one.submit()  # gathered from now on
     one.loop.advance(0.0009)
-    one.instances[0].finish()  # it gets the second request
+    one.instances[0].finish()  # the second request goes to the other one
     one.submit()
     one.loop.advance(0.0009)
-    assert [instance.sizes for instance in one.instances] == [[1, 1], []]
+    assert [instance.sizes for instance in one.instances] == [[1], [1]]
 
     one.loop.advance(0.0001)
 

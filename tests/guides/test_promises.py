@@ -124,6 +124,23 @@ def test_list_of_callables_makes_instances_that_work_at_once(bind):
     assert sum(group["count"] for group in groups) == 2
 
 
+def test_list_of_callables_is_called_alternately(bind):
+    calls = []
+
+    def model_on(device):
+        def infer(requests):
+            calls.append(device)
+            return [{"OUTPUT_1": request["INPUT_1"]} for request in requests]
+
+        return infer
+
+    port = bind([model_on(device) for device in ("cuda", "cpu")])
+    for _ in range(14):  # one client after another
+        assert http_calls.infer(port, "Model", INPUT_1=ONE)[0] == 200
+
+    assert "".join(calls) in ("cudacpu" * 7, "cpucuda" * 7)
+
+
 def test_unnamed_tensors_are_numbered(bind):
     port = bind(
         double,

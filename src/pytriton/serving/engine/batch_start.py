@@ -83,15 +83,11 @@ class BatchStart:
 
     It calls `form_batches`, which forms batches, sends them and calls `began`. Of the `free`
     instances, the next one to use is first.
-
-    Attributes:
-        is_quick: Whether the last batch took less time than sending one.
     """
 
     __slots__ = (
         "_batch_ns", "_form_batches", "_free", "_gather_timer", "_gather_until_ns", "_gathers",
         "_instances", "_is_due", "_loop", "_max_batch_size", "_request_ns", "_statistics",
-        "is_quick",
     )  # fmt: skip
 
     def __init__(
@@ -115,12 +111,10 @@ class BatchStart:
         self._gather_timer = EarliestTimer(loop, self._on_gather_timer)
         self._request_ns = 0
         self._batch_ns = 0  # of the last batch; 0: none yet
-        self.is_quick = False
 
     def learn(self, count: int, work_ns: int) -> None:
         """Learn from how long a batch of `count` requests took."""
         self._batch_ns = work_ns
-        self.is_quick = 0 < work_ns < _QUICK_BATCH_NS
         if count >= _MIN_EARLY_REQUESTS:
             self._request_ns = work_ns // count
 

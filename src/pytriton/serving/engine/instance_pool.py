@@ -8,7 +8,6 @@ for requests, statistics and the rate limiter is up to the model.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import ServerError, UnavailableError
@@ -96,7 +95,7 @@ class InstancePool:
     Attributes:
         alive: All that have not ended. Of these, some serve, which means that they get requests,
             and the others are passive, retire, are retired or lost.
-        free: Those that can take a batch; the next one to use is first.
+        free: Those that can take a batch; they take turns, and the next one to use is first.
         retiring: Those that are stopped when they have no requests.
         missing_count: The number of those that died and will be replaced.
         outage: The time without an instance that serves.
@@ -110,7 +109,7 @@ class InstancePool:
         on_outage_limit: Callable[[], None],
     ) -> None:
         self.alive: list[Instance] = []
-        self.free: OrderedDict[Instance, None] = OrderedDict()
+        self.free: dict[Instance, None] = {}
         self.retiring: dict[Instance, None] = {}
         self.missing_count = 0
         self.outage = Outage(spec, loop, on_outage_limit)

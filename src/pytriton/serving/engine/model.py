@@ -613,9 +613,7 @@ class Model(VersionLifecycle):
         if self._turns is not None:
             self._turns.settle(instance)
         if instance.free_slots and (not self._pool.retiring or self._pool.may_go_on(instance)):
-            self._free[instance] = None
-            if self._start.is_quick:  # its caches are still warm
-                self._free.move_to_end(instance, last=False)
+            self._free[instance] = None  # the last one, as they take turns
             if self.statistics.pending_count:
                 self._form_batches()
         if self.spec.sequence is not None:  # its sequences may be idle now

@@ -98,7 +98,7 @@ class Scheduler(Protocol):
         """Decide what happens now. The caller repeats the call until nothing is dispatched.
 
         `free` has the instances that can take a batch, at least one. The one to prefer is first:
-        that which was idle for longest, or for a quick model that which was so last.
+        that which had no batch for longest.
         """
 
     def finished(self, batch: RunningBatch, outcomes: list[Outcome], now_ns: int) -> list[Outcome]:
