@@ -32,6 +32,7 @@ from pytriton.binding.triton_base import (
     MODEL_TIMEOUT_S,
     MONITORING_PERIOD_S,
     TritonBase,
+    check_start,
     import_binding,
 )
 from pytriton.constants import DEFAULT_TRITON_STARTUP_TIMEOUT_S
@@ -147,6 +148,7 @@ class Triton(TritonBase):
 
     def _launch(self, *, awaits_models: bool) -> None:
         """Start the server and serve the bound models; it may not be ready before there are any."""
+        check_start()
         self._stop_dead_server()
         with self._lock:
             if self._model_server is None:

@@ -52,6 +52,25 @@ def import_binding() -> None:
     binding.make_model  # noqa: B018  the first use imports it
 
 
+_refusals: list[str] = []  # the reasons why no server may start now
+
+
+@contextlib.contextmanager
+def refusing_starts(reason: str) -> Iterator[None]:
+    """Let no `Triton` of this process start its server meanwhile, in no thread."""
+    _refusals.append(reason)
+    try:
+        yield
+    finally:
+        _refusals.remove(reason)
+
+
+def check_start() -> None:
+    """Raise PyTritonInvalidOperationError if no server may start now."""
+    if _refusals:
+        raise PyTritonInvalidOperationError(_refusals[-1])
+
+
 class ModelServer(Protocol):
     """A server that models are bound to."""
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from pytriton.binding.server_process import ServerProcess
 from pytriton.model_config import Ray
 from pytriton.tools.commands.serve.loading import ServeError, load
 from pytriton.tools.commands.serve.options import read_options
@@ -53,3 +54,23 @@ def test_wrong_declaration_is_told_with_its_line(tmp_path, monkeypatch):
 
     with pytest.raises(ServeError, match=r"^chatty\.py, line 3: Expected chat, .* got 'chatt'\.$"):
         load(read_options([str(file)]), FakeTriton())
+
+
+@pytest.mark.parametrize(
+    "start", ["with Triton(): pass", "Triton().serve()", "triton = Triton(); triton.run()"]
+)
+def test_file_that_starts_a_server_of_its_own_is_refused(start, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    monkeypatch.setattr(ServerProcess, "start", None)  # it would open ports
+    file = tmp_path / "program.py"
+    file.write_text(f"from pytriton.triton import Triton\n{start}\ndef add(a: float) -> float: ...")
+
+    with pytest.raises(ServeError, match=r"program\.py, line 2: This starts .*__main__"):
+        load(read_options([str(file)]), FakeTriton())
+
+    file.write_text(
+        "from pytriton.triton import Triton\ndef add(a: float) -> float: ...\n"
+        f'if __name__ == "__main__":\n    {start}'
+    )
+    assert load(read_options([str(file)]), FakeTriton()).names == ["add"]

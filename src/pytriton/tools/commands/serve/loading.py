@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.package import PACKAGE_FOLDER
+from pytriton.binding.triton_base import refusing_starts
 from pytriton.decorators.declaration import ModelDeclaration, declaration_of, default_name
 from pytriton.exceptions import PyTritonError
 from pytriton.model_config.ray_instances import Ray
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     from pytriton.tools.commands.serve.options import ServeOptions
 
 _FOREIGN = ("site-packages", "dist-packages")
+_HAS_SERVER = (
+    "This starts a server of its own, with its own ports and settings, while `pytriton serve` only "
+    "looks for functions to serve. Run it as a program instead (python FILE.py); or let it start "
+    'only there, below `if __name__ == "__main__":`, and its functions can be served.'
+)
 
 
 class TargetError(Exception):
@@ -237,13 +243,14 @@ def load(options: ServeOptions, triton: TritonBase) -> Loaded:
     skipped: list[str] = []
     forgotten: list[str] = []
     try:
-        for target in options.targets:
-            contents = contents_of(import_target(target), target)
-            found += contents.found
-            skipped += contents.skipped
-            forgotten += contents.forgotten
-        _check_name(options, found)
-        names = [_bind(each, options, triton) for each in found]
+        with refusing_starts(_HAS_SERVER):
+            for target in options.targets:
+                contents = contents_of(import_target(target), target)
+                found += contents.found
+                skipped += contents.skipped
+                forgotten += contents.forgotten
+            _check_name(options, found)
+            names = [_bind(each, options, triton) for each in found]
     except (TargetError, PyTritonError) as error:
         raise ServeError(f"{_place_of(error)}{error}") from error
     except KeyboardInterrupt:
