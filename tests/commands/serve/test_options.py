@@ -3,13 +3,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import pathlib
+import re
 
 import pytest
 
+from pytriton.base.settings import BY_KEY, BY_NAME
+from pytriton.base.triton_config import TritonConfig
 from pytriton.model_config import DynamicBatcher, ModelConfig
+from pytriton.tools.check import openness
 from pytriton.tools.commands.serve.loading import ServeTarget
 from pytriton.tools.commands.serve.options import ServeOptions, read_options
+from pytriton.tools.commands.serve.servers import CommandServer
 
 
 def test_defaults_are_for_this_machine_only(monkeypatch):
@@ -52,6 +59,75 @@ def test_options_reach_another_process():
     assert ServeOptions.from_json(json.loads(json.dumps(options.to_json()))) == options
 
 
+def test_settings_of_the_server_are_options():
+    arguments = [
+        "--auth-config", "auth.toml", "--tls-cert=a.pem", "--tls-key", "a.key", "--secure",
+        "--cors-allow-origins", "https://a.example", "--cors-allow-origins=https://b.example",
+        "--log-format", "json", "--allow-page=false", "--metrics-address=127.0.0.1",
+        "--http-restricted-api=inference:key=1", "--exit-timeout-secs=7",
+    ]  # fmt: skip
+    config = read_options(["m.py", "--host=0.0.0.0", *arguments]).server_config()
+
+    given = {name: value for name, value in config.to_dict().items() if value is not None}
+    assert given == {
+        "http_address": "0.0.0.0",
+        "grpc_address": "0.0.0.0",
+        "metrics_address": "127.0.0.1",
+        "auth_config": pathlib.Path("auth.toml"),
+        "tls_cert": pathlib.Path("a.pem"),
+        "tls_key": pathlib.Path("a.key"),
+        "secure": True,
+        "cors_allow_origins": ["https://a.example", "https://b.example"],
+        "log_format": "json",
+        "allow_page": False,
+        "http_restricted_api": "inference:key=1",
+        "exit_timeout_secs": 7,
+    }
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(TritonConfig), ids=lambda field: field.name)
+def test_every_setting_that_has_an_effect_is_an_option(field):
+    setting = BY_KEY[field.name]
+    if not setting.has_effect:
+        pytest.skip("it has none")
+    value = "1.2" if setting.name == "tls-min-version" else (setting.choices or ("1",))[0]
+    given = f"--{setting.name}={value}" if setting.value else f"--{setting.name}"
+
+    config = read_options(["m.py", given]).server_config()
+
+    assert getattr(config, field.name) is not None
+
+
+def test_options_that_the_check_advises_are_there():
+    source = pathlib.Path(openness.__file__).read_text()
+    advised = {name for name in re.findall(r"--([a-z][a-z-]+)", source) if name in BY_NAME}
+
+    assert {"auth-config", "tls-cert", "cors-allow-origins", "allowed-hosts"} <= advised
+    assert all(BY_NAME[name].in_config and BY_NAME[name].has_effect for name in advised)
+
+
+@pytest.mark.parametrize(
+    "arguments, is_open",
+    [
+        ([], False),
+        (["--host=0.0.0.0"], True),
+        (["--host=::"], True),
+        (["--host=::1"], False),
+        (["--host=localhost"], False),
+        (["--host=0.0.0.0", "--auth-config=auth.toml"], False),
+        (["--host=0.0.0.0", "--tls-cert=a", "--tls-key=b"], True),
+        (["--host=0.0.0.0", "--tls-client-ca=a"], False),
+        (["--host=0.0.0.0", "--tls-client-ca=a", "--tls-client-auth=optional"], True),
+        (["--host=0.0.0.0", "--http-restricted-api=inference:a=b"], True),
+    ],
+)
+def test_address_for_other_machines_without_a_policy_is_told(arguments, is_open, monkeypatch):
+    monkeypatch.delenv("PYTRITON_TRITON_CONFIG_AUTH_CONFIG", raising=False)
+    server = CommandServer(read_options(["m.py", *arguments]))
+
+    assert ("--auth-config FILE" in server.openness()) is is_open
+
+
 @pytest.mark.parametrize(
     "arguments, problem",
     [
@@ -63,6 +139,9 @@ def test_options_reach_another_process():
         (["m.py:a,b", "--name", "X"], "--name is for one model, got 2"),
         (["m.py:a b"], "Expected FILE.py:object"),
         (["m.py", "--log-level", "loud"], "invalid choice: 'loud'"),
+        (["m.py", "--allow-page", "maybe"], "Expected true, on, 1, false, off or 0"),
+        (["m.py", "--log-format", "xml"], "invalid choice: 'xml'"),
+        (["m.py", "--auth-confg=a"], "did you mean --auth-config?"),
     ],
 )
 def test_wrong_command_line_is_told(capsys, arguments, problem):

@@ -13,10 +13,12 @@ import shlex
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import textwrap
 import threading
 import urllib.error
+import urllib.request
 
 import numpy as np
 import pytest
@@ -26,6 +28,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pytriton.client import DecoupledModelClient, ModelClient
+from tests.certificates import Authority
 from tests.commands.serve.serving import FREE_PORTS, PROGRAM, TIMEOUT_S, serving
 from tests.pictures import keep
 from tests.snippets import snippets
@@ -255,6 +258,33 @@ def failed(*arguments, cwd):
     )  # fmt: skip
     assert done.stdout == ""
     return done.returncode, done.stderr
+
+
+def test_options_protect_the_server(tmp_path):
+    (tmp_path / "models.py").write_text("def add(a: float) -> float: return a + 1")
+    (tmp_path / "auth.toml").write_text('[principals.team]\napis = ["inference", "metadata"]\n')
+    key = subprocess.run(
+        [PROGRAM, "key", "create", "--auth-config", "auth.toml", "--principal", "team"],
+        cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True, timeout=TIMEOUT_S,
+    ).stdout.split()[-1]  # fmt: skip
+    authority = Authority()
+    certificate, private = authority.issue().write(tmp_path, "tls")
+    arguments = ("models.py", *FREE_PORTS, "--secure", "--auth-config=auth.toml")
+    files = (f"--tls-cert={certificate}", f"--tls-key={private}")
+    with serving(*arguments, *files, cwd=tmp_path) as server:
+        url = f"{server.started().http}/v2/models/add/generate"
+        context = ssl.create_default_context(cadata=authority.pem.decode())
+
+        def ask(**headers):
+            request = urllib.request.Request(url, b'{"a": 1}', headers)
+            try:
+                with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as answer:
+                    return answer.status
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        assert url.startswith("https://")
+        assert [ask(), ask(Authorization=f"Bearer {key}")] == [401, 200]
 
 
 def test_error_of_the_code_is_shown_without_our_frames(tmp_path):

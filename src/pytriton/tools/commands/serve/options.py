@@ -5,21 +5,28 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import os
-import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from pytriton.base.security import TOKEN_VARIABLE
-from pytriton.base.settings import BY_NAME
-from pytriton.base.triton_config import TritonConfig
+from pytriton.base.settings import SETTINGS, ServerSetting, Takes
+from pytriton.base.triton_config import ENVIRONMENT_PREFIX, TritonConfig
+from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.model_config import ModelConfig
+from pytriton.serving.server.options.flags import Flags
 from pytriton.tools.commands.option_values import whole_number
 from pytriton.tools.commands.serve.loading import ServeTarget, TargetError
 from pytriton.utils.option_parser import OptionParser
 
-# Settings of the server that the command has under the same names.
-_SERVER_SETTINGS = ("http_port", "grpc_port", "metrics_port", "access_log_format")
+_PORTS = ("http-port", "grpc-port", "metrics-port")
+# What the help shows of the other settings, by group; the rest is in the page of `tritonserver`.
+_SHOWN = ("Logging", "Browsers", "Limits", "Access", "TLS")
+_BESIDES = ("log-verbose",)  # --log-level says the same
+_ABOUT_TRITON = re.compile(r" [^.]*\boptions? of Triton\b[^.]*\.")
+_FIELDS = {field.name: field.type for field in dataclasses.fields(TritonConfig)}
 _LOG_LEVELS = ("warning", "info", "verbose")
 _DESCRIPTION = """\
 Serve Python functions over HTTP and gRPC. Their type annotations say the inputs and outputs:
@@ -33,10 +40,13 @@ _EPILOG = """\
 examples:
   pytriton serve models.py --reload
   pytriton serve models.py:Classifier --max-batch-size 16 --batch-delay-us 2000 --instances 2
-  pytriton serve package.module:function --host 0.0.0.0
+  pytriton serve package.module:function --host 0.0.0.0 --auth-config auth.toml
+
+The other options of `tritonserver` that are fields of TritonConfig are options here, too. What is
+not given is taken from variables such as PREFIXTLS_CERT.
 
 exit code: 0 after SIGTERM, 1 if it cannot be served, 2 if the command line is wrong, 130 after
-Ctrl-C"""
+Ctrl-C""".replace("PREFIX", ENVIRONMENT_PREFIX)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +55,6 @@ class ServeOptions:
 
     targets: tuple[ServeTarget, ...]
     host: str = "127.0.0.1"
-    http_port: int | None = None
-    grpc_port: int | None = None
-    metrics_port: int | None = None
     name: str | None = None
     max_batch_size: int | None = None
     batch_delay_us: int | None = None
@@ -55,19 +62,14 @@ class ServeOptions:
     reload: bool = False
     access_token: str | None = None
     log_level: str = "warning"
-    access_log: str | None = None
-    access_log_format: str | None = None
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)  # of `TritonConfig`
 
     def server_config(self) -> TritonConfig:
         """Returns the settings of the server; the environment says what is left out."""
-        return TritonConfig(
-            http_address=self.host,
-            grpc_address=self.host,
-            metrics_address=self.host,
-            log_verbose=1 if self.log_level == "verbose" else None,
-            access_log=pathlib.Path(self.access_log) if self.access_log else None,
-            **{name: getattr(self, name) for name in _SERVER_SETTINGS},
-        )
+        settings = dict.fromkeys(("http_address", "grpc_address", "metrics_address"), self.host)
+        if self.log_level == "verbose":
+            settings["log_verbose"] = "1"
+        return TritonConfig.from_dict(settings | self.settings)
 
     def model_config(self, config: ModelConfig) -> ModelConfig:
         """Returns the settings of a model with those of the command line."""
@@ -101,6 +103,8 @@ def read_options(arguments: Sequence[str]) -> ServeOptions:
         values["targets"] = tuple(ServeTarget.parse(text) for text in values["targets"])
     except TargetError as error:
         parser.error(str(error))
+    settings = {name: values.pop(name) for name in _setting_names() & values.keys()}
+    values["settings"] = {name: each for name, each in settings.items() if each is not None}
     objects = sum(max(1, len(target.objects)) for target in values["targets"])
     if values["name"] is not None and objects > 1:
         parser.error(f"--name is for one model, got {objects}")
@@ -119,6 +123,7 @@ def _parser() -> OptionParser:
     add("--reload", action="store_true", help="serve the new code when a file changes")
     _add_model_options(parser)
     _add_server_options(parser)
+    _add_settings(parser)
     return parser
 
 
@@ -152,14 +157,6 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         default="127.0.0.1",
         help="address to listen on; 0.0.0.0 for other machines, too; default %(default)s",
     )
-    for port in ("http-port", "grpc-port", "metrics-port"):
-        setting = BY_NAME[port]
-        server(
-            f"--{port}",
-            type=whole_number(*setting.range),
-            metavar="PORT",
-            help=f"default {setting.default}; 0 takes a free one",
-        )
     server(
         "--access-token",
         metavar="TOKEN",
@@ -173,8 +170,53 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         default="warning",
         help="what the server logs; default %(default)s",
     )
-    server(
-        "--access-log", metavar="FILE", help="write a line about each request; - to this terminal"
-    )
-    log_format = BY_NAME["access-log-format"]
-    server("--access-log-format", choices=log_format.choices, help=f"default {log_format.default}")
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add the settings of `TritonConfig` by their table, which explains them."""
+    for group, settings in SETTINGS.items():
+        add = parser.add_argument_group(group).add_argument
+        for setting in settings:
+            if not _is_option(setting):
+                continue
+            is_port = setting.name in _PORTS
+            is_shown = is_port or (group in _SHOWN and setting.name not in _BESIDES)
+            about = _ABOUT_TRITON.sub("", setting.help).replace("%", "%%")
+            default = f" Default: {setting.default}." if setting.default else ""
+            add(
+                f"--{setting.name}",
+                help=f"{about}{default}" if is_shown else argparse.SUPPRESS,
+                **_form_of(setting),
+            )
+
+
+def _is_option(setting: ServerSetting) -> bool:
+    return setting.in_config and setting.has_effect
+
+
+def _setting_names() -> set[str]:
+    return {each.key for group in SETTINGS.values() for each in group if _is_option(each)}
+
+
+def _form_of(setting: ServerSetting) -> dict[str, Any]:
+    """Returns how argparse reads the values of a setting; None is no value."""
+    if setting.takes is Takes.NOTHING:
+        return {"action": "store_true", "default": None}
+    form: dict[str, Any] = {"metavar": setting.value}
+    if setting.choices:
+        return {"choices": setting.choices}
+    if setting.is_repeatable and str(_FIELDS[setting.key]).startswith("list"):
+        form["action"] = "append"
+    elif setting.takes is Takes.INTEGER:
+        form["type"] = whole_number(*setting.range)
+    elif setting.takes in (Takes.BOOLEAN, Takes.NUMBER, Takes.PATTERN):
+        form["type"] = functools.partial(_checked, setting)
+    return form
+
+
+def _checked(setting: ServerSetting, text: str) -> str:
+    try:
+        Flags({setting.key: text}).given(setting)
+    except PyTritonValidationError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
