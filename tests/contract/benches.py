@@ -97,6 +97,11 @@ class Call:
         return only
 
     @property
+    def ended_well(self) -> bool:
+        """Whether the call ended without an error."""
+        return self.is_over and not self._sink.errors
+
+    @property
     def error(self) -> str:
         """The text of the error that ended the call."""
         assert self._sink.final_count == 1

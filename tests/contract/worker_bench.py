@@ -38,6 +38,8 @@ WORKERS = {
 STREAMS = {
     "stream of a model.py": ("stream.py", True),
     "threads of a model.py": ("threaded_stream.py", True),
+    "one thread of a model.py": ("shared_thread_stream.py", True),
+    "coroutines of a model.py": ("coroutine_stream.py", True),
 }
 logger = logging.getLogger(__name__)
 

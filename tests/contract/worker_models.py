@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import queue
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -88,6 +89,55 @@ class ThreadedStreamModel(StreamModel):
     def execute(self, requests):
         for request in requests:
             threading.Thread(target=self._stream, args=[request], daemon=True).start()
+
+
+class SharedThreadModel(_Model):
+    """Sends a response to each request in turn, from one thread for all, as engines do."""
+
+    def initialize(self, args):
+        super().initialize(args)
+        self._requests = queue.SimpleQueue()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def execute(self, requests):
+        for request in requests:
+            self._requests.put(request)
+
+    def finalize(self):
+        self._requests.put(None)
+
+    def _run(self):
+        streams = {}
+        while True:
+            while not streams or not self._requests.empty():
+                request = self._requests.get()
+                if request is None:
+                    return
+                streams[request] = iter(self._function(ModelRequest(request)))
+            for request, arrays in list(streams.items()):
+                sender = request.get_response_sender()
+                array = None if request.is_cancelled() else next(arrays, None)
+                if array is not None:
+                    sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("y", array)]))
+                else:
+                    sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                    del streams[request]
+
+
+class CoroutineStreamModel(_Model):
+    """Sends whatever a generator function yields, from one coroutine for each request."""
+
+    async def execute(self, requests):
+        await asyncio.gather(*map(self._stream, requests))
+
+    async def _stream(self, request):
+        sender = request.get_response_sender()
+        for array in self._function(ModelRequest(request)):
+            if request.is_cancelled():
+                break
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("y", array)]))
+            await asyncio.sleep(0)
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 
 class DecoupledCoroutineModel(_Model):

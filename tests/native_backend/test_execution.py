@@ -22,6 +22,7 @@ from pytriton.runtime.native_backend.requests import BackendRequests
 from pytriton.runtime.native_backend.responses import BackendResponses
 from pytriton.runtime.native_backend.server_objects import Errors
 from pytriton.runtime.native_backend.stub import MACHINES
+from pytriton.runtime.python_backend.mailbox import LoopReader
 from pytriton.runtime.transport.frames import BatchFailure, BatchResult, Execute
 from pytriton.runtime.transport.payload import Payload, Received
 from pytriton.runtime.transport.refs import TensorRef
@@ -61,7 +62,7 @@ class Rig:
         self.requests = BackendRequests(["y"], is_batching=True)
         responses = BackendResponses(self.requests, errors, ["y"], ["s"], ForeignThreads(), "m")
         self.api = exported(responses, errors)
-        runs = NativeRuns(self.outbox, None, is_decoupled=False, is_batching=True)
+        runs = NativeRuns(self.outbox, LoopReader(None), is_decoupled=False, is_batching=True)
         self.open = runs.open
 
         def call(address, count):

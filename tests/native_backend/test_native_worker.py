@@ -285,6 +285,102 @@ def test_thread_waits_for_a_client_that_is_behind(start):
     assert hears_just(rig, 7)  # nobody waits for a client that has gone: the others, and the end
 
 
+ONE_THREAD = """
+typedef struct { TRITONBACKEND_ResponseFactory* factory; int32_t left; } Stream;
+static Stream streams[16];
+static int started, known, is_running;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static void answer(Stream* stream)
+{
+  TRITONBACKEND_Response* response;
+  TRITONBACKEND_Output* output;
+  TRITONSERVER_MemoryType type = TRITONSERVER_MEMORY_CPU;
+  const int64_t shape[2] = {1, 1};
+  void* to;
+  int64_t id = 0;
+  TRITONBACKEND_ResponseNewFromFactory(&response, stream->factory);
+  TRITONBACKEND_ResponseOutput(response, &output, "y", TRITONSERVER_TYPE_INT32, shape, 2);
+  TRITONBACKEND_OutputBuffer(output, &to, 4, &type, &id);
+  *(int32_t*)to = stream->left;
+  TRITONBACKEND_ResponseSend(response, 0, NULL);
+}
+static void* run(void* argument)
+{
+  for (;;) {
+    pthread_mutex_lock(&lock);
+    known = started;
+    pthread_mutex_unlock(&lock);
+    for (int i = 0; i < known; i++) {
+      if (streams[i].left > 0) {
+        answer(&streams[i]);
+        streams[i].left--;
+      } else if (streams[i].left == 0) {
+        streams[i].left = -1;
+        TRITONBACKEND_ResponseFactorySendFlags(
+            streams[i].factory, TRITONSERVER_RESPONSE_COMPLETE_FINAL);
+        TRITONBACKEND_ResponseFactoryDelete(streams[i].factory);
+      }
+    }
+  }
+  return NULL;
+}
+EXECUTE
+{
+  for (uint32_t i = 0; i < count; i++) {
+    TRITONBACKEND_Input* input;
+    TRITONSERVER_MemoryType type = TRITONSERVER_MEMORY_CPU;
+    const void* from;
+    uint64_t size;
+    int64_t id = 0;
+    TRITONBACKEND_RequestInput(requests[i], "x", &input);
+    TRITONBACKEND_InputBuffer(input, 0, &from, &size, &type, &id);
+    streams[started].left = *(const int32_t*)from;
+    TRITONBACKEND_ResponseFactoryNew(&streams[started].factory, requests[i]);
+    TRITONBACKEND_RequestRelease(requests[i], TRITONSERVER_REQUEST_RELEASE_ALL);
+    pthread_mutex_lock(&lock);
+    started++;
+    pthread_mutex_unlock(&lock);
+  }
+  if (!is_running) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, run, NULL);
+    is_running = 1;
+  }
+  return NULL;
+}
+"""
+
+
+def test_thread_of_several_requests_waits_for_no_client(start, tmp_path):
+    rig = start(compile_backend(tmp_path, ONE_THREAD), PLAIN, is_decoupled=True).start()
+    found: dict[int, list[int]] = {}
+
+    def hear(batch, count):
+        while len(found.setdefault(batch, [])) < count:
+            received = rig.hear(ResponsesFrame)
+            for item in received.frame.items:
+                refs = item.outputs or ()
+                values = [received.array(ref).item() for ref in refs]
+                found.setdefault(item.batch, []).extend(values or [-1])
+                rig.say(Credit(item.batch, 0, 1 if item.batch != slow else 0))
+
+    slow = rig.execute({"x": np.array([[200]], np.int32)})
+    hear(slow, RESPONSE_WINDOW)
+    for left in (100, 300):  # the second one while responses to the slow client are queued
+        quick = rig.execute({"x": np.array([[left]], np.int32)})
+        hear(quick, left + 1)
+        assert found[quick] == [*range(left, 0, -1), -1]
+    assert found[slow] == list(range(200, 200 - RESPONSE_WINDOW, -1))
+    rig.say(Credit(slow, 0, 20))
+    hear(slow, RESPONSE_WINDOW + 20)
+    rig.say(Credit(slow, 0, RESPONSE_WINDOW))
+    hear(slow, 2 * RESPONSE_WINDOW + 20)
+    rig.say(Credit(slow, 0, RESPONSE_WINDOW))
+    hear(slow, 201)
+
+    assert found[slow] == [*range(200, 0, -1), -1]
+
+
 def test_worker_ends_although_a_thread_waits_for_its_client(start):
     rig = start(known_backend("repeat"), REPEAT, is_decoupled=True).start()
     rig.execute(repeated(RESPONSE_WINDOW + 10))

@@ -194,11 +194,16 @@ sender.send(flags=1)
         ),
         is_decoupled=True,
     )
-    rig.execute({"x": X})
-    count = 0
-    while count < 101:
-        count += len(rig.hear(ResponsesFrame).frame.items)
-    assert count > RESPONSE_WINDOW
+    counts = {rig.execute({"x": X}): 0, rig.execute({"x": X}): 0}
+    slow, quick = counts
+    while counts[quick] < 101 or counts[slow] < RESPONSE_WINDOW:
+        for item in rig.hear(ResponsesFrame).frame.items:
+            counts[item.batch] += 1
+            rig.say(Credit(quick, 0, 1))
+    assert counts[slow] == RESPONSE_WINDOW
+    rig.say(Credit(slow, 0, RESPONSE_WINDOW))
+    while counts[slow] < 101:
+        counts[slow] += len(rig.hear(ResponsesFrame).frame.items)
 
 
 def test_calls_of_other_models_overlap(worker):

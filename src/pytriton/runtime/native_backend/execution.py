@@ -21,20 +21,24 @@ from pytriton.runtime.native_backend.outputs import (
     make_batch_result,
     make_single_item,
 )
-from pytriton.runtime.python_backend.batch_run import OpenBatches, ResponseWindows
+from pytriton.runtime.python_backend.flow_control import (
+    OpenBatches,
+    QueuedResponse,
+    ResponseWindows,
+)
 from pytriton.runtime.transport.frames import BatchFailure, Execute, ResponseItem, ResponsesFrame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytriton.runtime.native_backend.models import BackendStatistics
-    from pytriton.runtime.native_backend.outputs import OutputLane
+    from pytriton.runtime.native_backend.outputs import BackendResponse, OutputLane
     from pytriton.runtime.native_backend.plain_batches import PlainBatches, PlainReport
     from pytriton.runtime.native_backend.requests import BackendRequest, BackendRequests
     from pytriton.runtime.native_backend.responses import BackendResponses
     from pytriton.runtime.native_backend.server_objects import Errors
-    from pytriton.runtime.python_backend.batch_run import ResponseWindow
-    from pytriton.runtime.python_backend.mailbox import Mailbox
+    from pytriton.runtime.python_backend.flow_control import ResponseWindow
+    from pytriton.runtime.python_backend.mailbox import LoopReader
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.response_outbox import ResponseOutbox
 
@@ -45,11 +49,9 @@ class NativeRuns(OpenBatches["NativeRun"]):
     """The batches of an instance with requests that are not answered."""
 
     def __init__(
-        self, outbox: ResponseOutbox, mailbox: Mailbox, *, is_decoupled: bool, is_batching: bool
+        self, outbox: ResponseOutbox, reader: LoopReader, *, is_decoupled: bool, is_batching: bool
     ) -> None:
-        super().__init__()
-        self.outbox = outbox
-        self.mailbox = mailbox
+        super().__init__(outbox, reader)
         self.is_decoupled = is_decoupled
         self.is_batching = is_batching
 
@@ -57,16 +59,15 @@ class NativeRuns(OpenBatches["NativeRun"]):
         """Let threads that wait for clients continue, because the instance ends."""
         for run in list(self.open.values()):
             for position in range(len(run.execute.rows)):
-                run.cancel(position)
+                window = run.cancel(position)
+                if window is not None:
+                    window.on_delivered()
 
 
 class NativeRun(ResponseWindows):
     """One batch, from its arrival to the last response to its requests.
 
     Attributes:
-        execute: The message with the batch.
-        started_ns: When it came.
-        is_returned: Whether the backend's function has returned.
         is_collecting: Whether answers wait for that, so as to be sent in one message.
         thread: The thread that calls the backend's function.
         lanes: The outputs of the batch, while answers are collected.
@@ -74,36 +75,47 @@ class NativeRun(ResponseWindows):
     """
 
     __slots__ = (
-        "_open", "_runs", "execute", "is_collecting", "is_decoupled", "is_returned", "lanes",
-        "lock", "outbox", "row_count", "row_starts", "started_ns", "thread",
+        "_open", "_runs", "is_collecting", "is_decoupled", "lanes", "lock", "outbox", "row_count",
+        "row_starts", "thread",
     )  # fmt: skip
 
     def __init__(self, runs: NativeRuns, execute: Execute) -> None:
-        super().__init__()
-        self.execute = execute
+        super().__init__(execute, time.monotonic_ns())
         self.outbox = runs.outbox
-        self.started_ns = time.monotonic_ns()
         self.is_decoupled = runs.is_decoupled
         self.is_collecting = not runs.is_decoupled
-        self.is_returned = False
         self.lock = threading.Lock()
         self.thread = threading.get_ident()
         self.lanes: dict[str, OutputLane] = {}
         self._runs = runs
         self._open = set(range(len(execute.rows)))
         self.row_starts, self.row_count = _starts(execute.rows if runs.is_batching else [1])
-        runs.open[execute.batch] = self
+        runs.begin(self)
+
+    @property
+    def batches(self) -> NativeRuns:
+        """See `ResponseWindows`."""
+        return self._runs
+
+    @property
+    def is_over(self) -> bool:
+        """See `ResponseWindows`."""
+        return self.is_returned and not self._open
 
     def is_open(self, position: int) -> bool:
-        """Returns whether a request waits for its final response."""
+        """See `ResponseWindows`."""
         return position in self._open
+
+    def mark_closed(self, position: int) -> None:
+        """See `ResponseWindows`."""
+        with self.lock:
+            self._open.discard(position)
 
     def close(self, positions: Sequence[int]) -> None:
         """Mark requests as answered."""
         with self.lock:
             self._open.difference_update(positions)
-            if self.is_returned and not self._open:
-                self._runs.open.pop(self.execute.batch, None)
+        self.leave()
 
     def end(self) -> None:
         """Mark all requests as answered; no thread of the backend knows any of them."""
@@ -119,9 +131,16 @@ class NativeRun(ResponseWindows):
         self.is_collecting = False
 
     def send(
-        self, position: int, make: MakeItem, *, is_final: bool, has_tensors: bool = True
+        self,
+        position: int,
+        make: MakeItem,
+        *,
+        is_final: bool,
+        response: BackendResponse | None = None,
     ) -> None:
-        """Send a response, or an end without one; a response waits until its client can take it.
+        """Send a response, or an end without one; see `ResponseWindows.hold` for slow clients.
+
+        Of a decoupled model, `response` is what `make` sends, if that has tensors.
 
         Raises:
             InvalidArgumentError: The final response was sent before.
@@ -129,18 +148,43 @@ class NativeRun(ResponseWindows):
         """
         if position not in self._open:
             raise InvalidArgumentError(ALREADY_ANSWERED)
-        window = None
-        is_first = False
-        if has_tensors and self.is_decoupled:
+        window = self._windows.get(position)
+        if response is not None and window is None:
             window = self._window(position)
+        is_first = False
+        is_queued = False
+        if window is not None:
+            window.thread = threading.get_ident()
             is_first = not window.has_sent
-            if not window.is_satisfied():
-                self.outbox.flush()
-                self._runs.mailbox.wait(window)
-        counted = functools.partial(_make_counted, make, window)
-        self.outbox.respond(counted, self.started_ns, at_once=is_final or is_first)
+            if window.queue is not None or (response is not None and not window.is_satisfied()):
+                queued = functools.partial(self._queued, make, response, window, is_final=is_final)
+                is_queued = self.hold(position, window, queued, is_end=response is None)
+        if not is_queued:
+            spent = None if response is None else window
+            self._send_made(make, spent, at_once=is_final or is_first)
         if is_final:
             self.close((position,))
+
+    def _send_made(self, make: MakeItem, window: ResponseWindow | None, *, at_once: bool) -> None:
+        counted = functools.partial(_make_counted, make, window)
+        self.outbox.respond(counted, self.started_ns, at_once=at_once)
+
+    def _queued(
+        self,
+        make: MakeItem,
+        response: BackendResponse | None,
+        window: ResponseWindow,
+        *,
+        is_final: bool,
+    ) -> QueuedResponse:
+        """Returns a response, which has memory of its own, or an end."""
+        if response is None:  # made now: its request may be another one's when it is sent
+            item = make(self.outbox.channel.payload())
+            send = functools.partial(self._runs.send_item, self, item)
+            return QueuedResponse(send, None, 0, is_final, is_end=True)
+        size = sum([output.size for output in response.outputs])
+        send = functools.partial(self._send_made, make, window, at_once=is_final)
+        return QueuedResponse(send, None, size, is_final)
 
     def is_cancelled(self, position: int) -> bool:
         """Returns whether a request was cancelled."""
@@ -283,9 +327,13 @@ class NativeExecution:
 
     def _fail(self, run: NativeRun, requests: Sequence[BackendRequest], error: ServerError) -> None:
         """Answer all requests with an error; they are not the backend's any more."""
-        frame = BatchFailure(
-            run.execute.batch, *self._times_ns(run), sendable_text(error.message), int(error.code)
-        )
+        batch, times_ns = run.execute.batch, self._times_ns(run)
+        text, code = sendable_text(error.message), int(error.code)
+        failed = functools.partial(ResponseItem, batch, error=text, error_code=code)
+        frame: BatchFailure | ResponsesFrame = BatchFailure(batch, *times_ns, text, code)
+        if run.fail_queued(failed):
+            items = [failed(each) for each in range(len(run.execute.rows)) if run.is_open(each)]
+            frame = ResponsesFrame(*times_ns, items, returned_batch=batch)
         self._runs.outbox.send(lambda _: frame)
         with run.lock:
             run.mark_returned()

@@ -19,7 +19,7 @@ from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
 from pytriton.runtime.transport.refs import TensorRef
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytriton.base.messages import ParameterValue
     from pytriton.runtime.native_backend.execution import NativeRun
@@ -201,50 +201,49 @@ def check_outputs(response: BackendResponse) -> ServerError | None:
 
 
 def make_item(
-    request: BackendRequest, response: BackendResponse | None, is_final: bool, payload: Payload
+    run: NativeRun,
+    position: int,
+    response: BackendResponse | None,
+    states: Mapping[str, BackendOutput] | None,
+    is_final: bool,
+    payload: Payload,
 ) -> ResponseItem:
-    """Returns one response, one error, or an end without tensors."""
-    batch, position = request.run.execute.batch, request.position
+    """Returns one response with new states, one error, or an end without tensors."""
+    batch = run.execute.batch
     if response is None:
         return ResponseItem(batch, position, None, is_final)
     if response.error is not None:
-        return _error_item(request, response.error, is_final=is_final)
-    wanted = request.run.execute.outputs.get(position)
+        return _error_item(run, position, response.error, is_final=is_final)
+    wanted = run.execute.outputs.get(position)
     refs = [
         output.add_to(payload)
         for output in response.outputs
         if wanted is None or output.name in wanted
     ]
-    refs += _take_states(request, payload)
+    refs += [state.add_to(payload) for state in (states or {}).values()]
     return ResponseItem(batch, position, refs, is_final, parameters=response.parameters)
 
 
 def make_single_item(request: BackendRequest, payload: Payload) -> ResponseItem:
     """Returns the only response to a request of a model that is not decoupled, or an error."""
+    run, position = request.run, request.position
     if request.is_rescheduled:
-        return ResponseItem(request.run.execute.batch, request.position, is_rescheduled=True)
+        return ResponseItem(run.execute.batch, position, is_rescheduled=True)
     if not request.is_ended:
-        return _error_item(request, InternalError(NOT_ANSWERED))
+        return _error_item(run, position, InternalError(NOT_ANSWERED))
     count = request.answer_count
     if count > 1:
-        return _error_item(request, InternalError(f"expected a single response, got {count}"))
-    return make_item(request, request.answer, True, payload)
+        error = InternalError(f"expected a single response, got {count}")
+        return _error_item(run, position, error)
+    states, request.states = request.states, None
+    return make_item(run, position, request.answer, states, True, payload)
 
 
 def _error_item(
-    request: BackendRequest, error: ServerError, *, is_final: bool = True
+    run: NativeRun, position: int, error: ServerError, *, is_final: bool = True
 ) -> ResponseItem:
-    batch, position, text = (
-        request.run.execute.batch,
-        request.position,
-        sendable_text(error.message),
-    )
-    return ResponseItem(batch, position, None, is_final, text, int(error.code))
-
-
-def _take_states(request: BackendRequest, payload: Payload) -> list[TensorRef]:
-    states, request.states = request.states, None
-    return [state.add_to(payload) for state in (states or {}).values()]
+    text = sendable_text(error.message)
+    return ResponseItem(run.execute.batch, position, None, is_final, text, int(error.code))
 
 
 def batch_columns(requests: Sequence[BackendRequest]) -> list[list[BackendOutput]] | None:

@@ -134,7 +134,7 @@ class BackendResponses:
             is_late = run.is_returned
         if is_late:
             item = ResponseItem(run.execute.batch, request.position, is_rescheduled=True)
-            run.send(request.position, lambda _: item, is_final=True, has_tensors=False)
+            run.send(request.position, lambda _: item, is_final=True)
 
     def _drop(self, request: BackendRequest) -> None:
         request.handles.pop()
@@ -155,7 +155,7 @@ class BackendResponses:
             request.is_over = True  # for this thread to do
         if run.is_open(request.position):
             make = functools.partial(make_single_item, request)
-            run.send(request.position, make, is_final=True, has_tensors=False)
+            run.send(request.position, make, is_final=True)
         for state in request.state_handles:
             self._states.discard(state)
         self._requests.recycle(request)
@@ -203,8 +203,12 @@ class BackendResponses:
         if request.is_ended or not run.is_open(position):
             raise InvalidArgumentError(ALREADY_ANSWERED)
         if run.is_decoupled:
-            make = functools.partial(make_item, request, response, is_final)
-            run.send(position, make, is_final=is_final, has_tensors=response is not None)
+            # Nothing of the request, which may be another one's before a slow client gets this.
+            states = None
+            if response is not None and response.error is None:
+                states, request.states = request.states, None
+            make = functools.partial(make_item, run, position, response, states, is_final)
+            run.send(position, make, is_final=is_final, response=response)
             return
         if response is not None:
             request.answer_count += 1

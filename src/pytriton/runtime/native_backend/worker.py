@@ -344,7 +344,7 @@ class NativeWorker:
         connection = self._connection
         runs = NativeRuns(
             connection.outbox,
-            connection.mailbox,
+            connection.loop_reader,
             is_decoupled=frame.is_decoupled,
             is_batching=frame.is_batching,
         )

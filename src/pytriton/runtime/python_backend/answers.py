@@ -14,6 +14,7 @@ from pytriton.base.dtypes import BF16, BYTES, array_to_bytes_elements, encode_by
 from pytriton.base.errors import ErrorCode, ServerError, sendable_text
 from pytriton.base.failure_records import FailureOrigin, origin_of
 from pytriton.runtime.cuda.device_array import DeviceArray, write_to_host
+from pytriton.runtime.cuda.regions import PlacedArray
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.request import RELEASE_RESCHEDULE
 from pytriton.runtime.pb_utils.response import InferenceResponse
@@ -293,6 +294,27 @@ def pack_small(
         data.append(packed)
         types.append((name, dtype.number, shape))
     return tuple(types), data, size
+
+
+def copied(response: InferenceResponse, names: Collection[str]) -> tuple[InferenceResponse, int]:
+    """Returns a response that nothing changes any more, and the size of its tensors in bytes."""
+    tensors = []
+    size = 0
+    for tensor in response.tensors:
+        if tensor.name() not in names:
+            continue
+        dtype, _, array = tensor.to_wire()
+        if not isinstance(array, DeviceArray):
+            elements = array_to_bytes_elements(array) if dtype is BYTES else ()
+            size += sum(map(len, elements)) if dtype is BYTES else array.nbytes
+            tensors.append(Tensor.from_array(tensor.name(), array.copy()))
+        elif isinstance(array, PlacedArray):  # nobody changes these
+            tensors.append(tensor)
+        else:
+            size += array.nbytes
+            tensors.append(Tensor.from_array(tensor.name(), array.copy()))
+    copy = InferenceResponse.received(tensors, response.failure, response.parameter_values)
+    return copy, size
 
 
 def make_item(

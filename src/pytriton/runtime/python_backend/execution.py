@@ -333,12 +333,11 @@ class ModelExecution:
     def _send_failure(self, run: BatchRun, times_ns: tuple[int, int], error: BaseException) -> None:
         text, code, origin = answers.failure_of(self._runtime.instance_name, error)
         batch = run.execute.batch
-        if run.is_returned:
-            items = [
-                ResponseItem(batch, position, error=text, error_code=code, origin=origin)
-                for position in run.open_positions
-            ]
-            self._outbox.send(lambda _: ResponsesFrame(*times_ns, items))
+        failed = functools.partial(ResponseItem, batch, error=text, error_code=code, origin=origin)
+        if run.fail_queued(failed) or run.is_returned:
+            items = [failed(position) for position in run.open_positions]
+            returned = 0 if run.is_returned else batch
+            self._outbox.send(lambda _: ResponsesFrame(*times_ns, items, returned_batch=returned))
         else:
             self._outbox.send(lambda _: BatchFailure(batch, *times_ns, text, code, origin))
 

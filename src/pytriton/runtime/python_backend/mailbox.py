@@ -244,11 +244,14 @@ class Mailbox:
 
 
 class LoopReader(Waiter):
-    """The calls that event loops of this process wait for, and the helper thread."""
+    """What waits for messages while its thread does something else, and the helper thread.
+
+    These are calls that event loops of this process wait for, and responses for slow clients.
+    """
 
     def __init__(self, mailbox: Mailbox) -> None:
         self.own_thread = 0  # the thread of the instance's loop
-        self._mailbox = mailbox
+        self.mailbox = mailbox
         self._main_calls: dict[Waiter, None] = {}  # the model's thread reads their replies
         self._helper_calls: dict[Waiter, None] = {}  # the helper thread reads their replies
         self._is_checking = False
@@ -256,7 +259,7 @@ class LoopReader(Waiter):
         self._helper: threading.Thread | None = None
 
     def add(self, call: Waiter) -> None:
-        """Read replies for a call that the running event loop waits for, until `remove`."""
+        """Read messages for a call, or for what else waits for them, until `remove`."""
         if threading.get_ident() != self.own_thread:
             self._helper_calls[call] = None
             self._wake_helper()
@@ -266,11 +269,11 @@ class LoopReader(Waiter):
             self._is_checking = True
             loop = asyncio.get_running_loop()
             loop.call_later(
-                BUSY_TIMEOUT_S, self._check_main_thread, loop, self._mailbox.message_count
+                BUSY_TIMEOUT_S, self._check_main_thread, loop, self.mailbox.message_count
             )
 
     def remove(self, call: Waiter) -> None:
-        """Stop to read replies for a call."""
+        """Stop to read messages for a call."""
         self._main_calls.pop(call, None)
         self._helper_calls.pop(call, None)
 
@@ -283,7 +286,7 @@ class LoopReader(Waiter):
 
     def _check_main_thread(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
         """Pass calls to the helper if the model's thread has not read for a while."""
-        mailbox = self._mailbox
+        mailbox = self.mailbox
         is_quiet = mailbox.has_no_reader and mailbox.message_count == count
         if self._main_calls and is_quiet:
             self._helper_calls |= self._main_calls
@@ -304,7 +307,7 @@ class LoopReader(Waiter):
             self._helper_wakeup.wait()
             self._helper_wakeup.clear()
             try:
-                self._mailbox.wait(self)
+                self.mailbox.wait(self)
             except EOFError:
                 for call in [*self._helper_calls, *self._main_calls]:
                     call.on_delivered()

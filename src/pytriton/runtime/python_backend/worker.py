@@ -282,7 +282,7 @@ class ModelWorker:
             return Initialized(config=_complete_config(model_class, frame.arguments))
         self._model = model = model_class()
         runs = self._make_runs(frame)
-        self._coroutines = CoroutineThread(functools.partial(self._on_loop_thread, runs))
+        self._coroutines = CoroutineThread(self._on_loop_thread)
         if hasattr(model, "initialize"):
             model.initialize(frame.arguments)
         self._execution = self._make_execution(frame, runs)
@@ -315,9 +315,8 @@ class ModelWorker:
             return BatchExecution(model, runs, self._runtime, declared)
         return ModelExecution(model, frame.model_path, runs, self._runtime, self._coroutines)
 
-    def _on_loop_thread(self, runs: BatchRegistry, thread: int) -> None:
+    def _on_loop_thread(self, thread: int) -> None:
         make_current(self._device)
-        runs.set_loop_thread(thread)
         self._connection.loop_reader.own_thread = thread
 
     def _make_runs(self, frame: Initialize) -> BatchRegistry:
@@ -336,7 +335,7 @@ class ModelWorker:
         self._runtime.device = device if frame.has_gpus else None
         runs = BatchRegistry(
             connection.outbox,
-            connection.mailbox,
+            connection.loop_reader,
             frame.output_names,
             is_decoupled=frame.is_decoupled,
             is_batching=frame.is_batching,

@@ -285,7 +285,7 @@ class ResponseOutbox:
                 if isinstance(error, OSError):
                     raise
                 logger.exception("a response could not be sent, its request gets an error")
-                failed = ResponsesFrame(*times_ns, [_failed(item, error)])
+                failed = ResponsesFrame(*times_ns, [failed_item(item, error)])
                 self._send(failed, self.channel.payload())
 
     def _send(self, frame: Frame, payload: Payload) -> None:
@@ -338,7 +338,7 @@ class ResponseOutbox:
                 logger.exception("held responses could not be sent")
 
 
-def _failed(item: ResponseItem, error: Exception) -> ResponseItem:
+def failed_item(item: ResponseItem, error: Exception) -> ResponseItem:
     """Returns the error that replaces a response."""
     if isinstance(error, ServerError):
         text, code = sendable_text(error.message), int(error.code)
