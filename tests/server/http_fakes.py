@@ -50,6 +50,9 @@ class ScriptedHandler(HttpHandler):
         self.requests: list[HttpRequest] = []
         self.later: list[Later] = []
 
+    def route_refusal(self, head: object, client: object) -> None:
+        """Let every request have a large body."""
+
     def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         self.requests.append(request)
         target = request.head.target

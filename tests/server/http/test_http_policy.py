@@ -16,10 +16,17 @@ from pytriton.serving.server.access.client_addresses import TrustedProxies
 from pytriton.serving.server.access.control import AccessControl
 from pytriton.serving.server.access.keys import make_key
 from pytriton.serving.server.access.policy import CertificateRule, Issuer, Policy, Rights
+from pytriton.serving.server.api.services import ClientService
+from pytriton.serving.server.cloud.apis import make_cloud_api
+from pytriton.serving.server.http.reader import LARGE_BODY_BYTES
 from tests.access_policies import AUDIENCE, TokenMaker
-from tests.server.grpc_fakes import GrpcClient, infer_request
+from tests.server.grpc_fakes import GrpcClient, framed, infer_request
+from tests.server.http2_fakes import Http2Client
+from tests.server.http2_fakes import head as fields_of
 from tests.server.http_fakes import Client, get, post
 from tests.server.http_models import INFER, InlineBackground, Service, infer_body
+from tests.server.openai.openai_service import OpenAIService
+from tests.wire.http2.frame_client import data as data_frame
 
 NOW_S = 1_000_000.0
 LARGE = 1 << 20
@@ -197,6 +204,131 @@ def test_large_body_gets_memory_of_its_model_only_with_a_right(has_right):
     assert answer.status == (500 if has_right else 401)
     assert answer.headers.get(b"WWW-Authenticate") == (None if has_right else b"Bearer")
     assert setting.access.refusals == ({} if has_right else {"unknown_key": 1})
+
+
+CHUNKED = b"Transfer-Encoding: chunked"
+
+
+def openai_setting():
+    """A server with OpenAI's routes, and with a policy."""
+    setting = Setting()
+    setting.service = OpenAIService(access=setting.access)
+    return setting
+
+
+def head_of(method, target, *lines):
+    first = b"%b %b HTTP/1.1" % (method, target)
+    return b"\r\n".join((first, b"Host: localhost", *lines, b"", b""))
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize(
+    "method,target,has_key,status",
+    [
+        (b"POST", b"/v1/chat/completions", False, 401),
+        (b"POST", b"/v1/embeddings", False, 401),
+        (b"POST", b"/v1/nothing", False, 401),
+        (b"POST", b"/v1/nothing", True, 404),
+        (b"GET", b"/v1/models", True, 400),
+        (b"GET", b"/v1/chat/completions", True, 405),
+        (b"POST", b"/nothing", False, 404),
+        (b"POST", INFER, False, 401),
+        (b"PUT", INFER, True, 405),
+        (b"POST", b"/v2/models/whole/infer", True, 403),
+        (b"POST", b"/v2/models/double", True, 400),
+        (b"POST", b"/v2/repository/models/double/load", True, 403),
+    ],
+)
+def test_large_body_is_refused_with_its_head(method, target, has_key, status, is_chunked):
+    setting = openai_setting()
+    client = setting.client()
+    lines = [b"x-api-key: %b" % setting.key.encode()] if has_key else []
+    part = bytes(LARGE_BODY_BYTES)
+    if is_chunked:
+        chunks = b"%x\r\n%b\r\n1\r\nx" % (len(part), part)
+        client.send(head_of(method, target, *lines, CHUNKED) + chunks)
+    else:
+        client.send(head_of(method, target, *lines, b"Content-Length: %d" % LARGE))
+
+    assert [answer.status for answer in client.answers()] == [status]
+    assert setting.service.api.request_memory.used_bytes == 0
+
+
+def test_large_body_for_openais_routes_is_read_for_who_may_send_it():
+    setting = openai_setting()
+    client = setting.client()
+    text = b'{"model": "talk"' + b" " * LARGE + b"}"
+
+    client.send(post(text, b"/v1/completions", b"x-api-key: %b" % setting.key.encode()))
+
+    (answer,) = client.answers()
+
+    assert answer.status == 403
+    assert b"team has no right to inference of the model 'talk'" in answer.body
+
+
+@pytest.mark.parametrize("target", [b"/v1/completions", b"/v1/nothing", INFER])
+def test_large_body_over_http2_is_refused_with_its_head(target):
+    setting = openai_setting()
+    client = Http2Client(setting.service.api)
+    client.connection.peer = Peer("10.0.0.1", None)
+    announced = (b"content-length", b"%d" % LARGE)
+    stream = client.open(fields_of(target, announced, method=b"POST"))
+    client.read()
+
+    assert client.reply(stream).status == 401
+    assert setting.service.api.request_memory.used_bytes == 0
+
+
+def test_heads_are_known_again_after_a_change_of_the_policy():
+    setting = Setting()
+    principals = {"team": Rights(apis=("metadata", "health"))}
+    policy = msgspec.structs.replace(setting.policy, principals=principals)
+    setting.access.use(policy)
+    key = (b"x-api-key", setting.key.encode())
+    client = Http2Client(setting.service.api)
+    service = setting.service
+    cloud = Client(
+        make_cloud_api(ClientService.SAGEMAKER, service.api, service.client, service.options)
+    )
+    client.connection.peer = cloud.connection.peer = Peer("10.0.0.1", None)
+    ask = get(b"/ping", b"x-api-key: %b" % setting.key.encode())
+
+    def statuses():
+        stream = client.get(b"/v2/models/double", key)
+        return client.reply(stream).status, status(cloud, ask)
+
+    before = [statuses() for _ in range(2)]
+    setting.access.use(msgspec.structs.replace(policy, max_failures_per_minute=3))
+    after = statuses()
+    setting.access.identify = None  # nobody is identified any more
+
+    assert before == [(200, 200)] * 2
+    assert after == statuses() == (200, 200)
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_large_message_takes_the_models_memory_only_with_a_right(is_refused):
+    setting = Setting(other=Rights(apis=("inference",), models=("coupled",)))
+    principal = "team" if is_refused else "other"
+    key, record = make_key(principal, NOW_S)
+    setting.access.use(msgspec.structs.replace(setting.policy, keys={record.id: record}))
+    client = GrpcClient(access=setting.access)
+    client.connection.peer = Peer("10.0.0.1", None)
+    asked = []
+    client.engine.loaded["coupled"].body_memory = lambda size, header: asked.append(size)
+    message = service_pb2.ModelInferRequest(model_name="coupled")
+    message.inputs.add(name="x", datatype="FP32", shape=[LARGE // 4])
+    message.raw_input_contents.append(bytes(LARGE))
+    content = framed(message.SerializeToString())
+
+    stream = client.open("ModelInfer", ("x-api-key", key))
+    client.receive(data_frame(stream, content[:16000]))
+
+    if is_refused:
+        assert client.response(stream).status == "7"
+    assert bool(asked) is not is_refused
+    assert setting.access.refusals == ({"forbidden_model": 1} if is_refused else {})
 
 
 def test_call_has_its_principal_and_is_decided_on_once():

@@ -43,7 +43,7 @@ class OpenAIService(Service):
 
     def __init__(self, *, models: bool = True, **options) -> None:
         super().__init__(**options)
-        self.api.other_apis[SEGMENT] = OpenAIRoutes(self.api, self.client).resolve
+        self.api.other_apis[SEGMENT] = OpenAIRoutes(self.api, self.client)
         for name, text in OPENAI_MODELS.items() if models else ():
             self._serve(name, text)
         self.loop.run()

@@ -19,6 +19,8 @@ from pytriton.base.nvml import DeviceReading
 from pytriton.runtime.transport.control import Started
 from pytriton.serving.engine.failures import FailureBook
 from pytriton.serving.server.api.authorization import RestrictedGroup
+from pytriton.serving.server.http.reader import RequestHead
+from pytriton.serving.server.metrics.api import MetricsApi
 from pytriton.serving.server.options.server_options import PageOptions, ServerOptions
 from pytriton.serving.server.page import api, routes
 from pytriton.serving.server.page.api import REFUSAL, PageAccess, PageApi, static_files
@@ -30,8 +32,10 @@ from pytriton.serving.server.page.failures import (
     inputs_document,
 )
 from pytriton.serving.server.page.history import History
+from pytriton.serving.server.server import LazyPage
 from pytriton.testing import FakeClock
 from tests.fakes import inference
+from tests.server.http_fakes import Client
 from tests.server.http_models import Service
 
 TOKEN = {b"triton-access-token": b"secret"}
@@ -154,6 +158,47 @@ def test_token_of_the_page_may_differ_from_the_access_token():
     assert access.refusal("logging", TOKEN.get, needs_token=True) is not None
 
 
+def page_of_nothing(loop: Any) -> PageApi:
+    """A page whose server has no models."""
+    nothing: Any = SimpleNamespace(index=lambda ready: [])
+    options, ports = ServerOptions(page=PageOptions(token="secret")), Started(0, 0, 0)
+    return PageApi(
+        *(nothing, nothing, nothing, options, loop, _no_machine, lambda: None, History(0.0)),
+        *(None, ports, 0.0),
+    )
+
+
+@pytest.mark.parametrize("token", [b"", b"wrong", b"secret"])
+@pytest.mark.parametrize(
+    "method,path,status",
+    [
+        (b"POST", b"/metrics", 400),
+        (b"POST", b"/page/nothing", 404),
+        (b"POST", b"/page/app.js", 405),
+        (b"GET", b"/page/app.js", 400),
+        (b"POST", b"/page/api/failures/inputs", 400),
+        (b"POST", b"/page/api/v2/repository/models/m/unload", 400),
+        (b"PUT", b"/page/api/v2/models/m/infer", 405),
+        (b"POST", b"/page/api/v2/models/m/infer", None),
+        (b"POST", b"/page/api/v2/repository/models/m/load", None),
+    ],
+)
+def test_only_allowed_requests_of_the_form_have_large_bodies(method, path, status, token):
+    service = Service()
+    metrics = MetricsApi(service.engine, service.options, service.loop)
+    metrics.other_paths = LazyPage(lambda: page_of_nothing(service.loop))
+    head = RequestHead(method, path, {b"triton-access-token": token} if token else {})
+    client: Any = Client(metrics).connection
+    refusal = metrics.large_body_refusal(head, client)
+    route = routes.find(path) if routes.owns(path) else None
+    is_closed = route is not None and route.needs_token and method in route.methods
+
+    if is_closed and token != b"secret":
+        assert refusal == (403, REFUSAL)
+    else:
+        assert (refusal and refusal[0]) == status
+
+
 def test_one_openapi_document_is_made_at_a_time(monkeypatch):
     under_way: list[str] = []
     together: list[int] = []
@@ -166,13 +211,7 @@ def test_one_openapi_document_is_made_at_a_time(monkeypatch):
         return url.encode()
 
     async def ask() -> list[bytes]:
-        nothing: Any = SimpleNamespace(index=lambda ready: [])
-        loop = asyncio.get_running_loop()
-        options, ports = ServerOptions(page=PageOptions(token="secret")), Started(0, 0, 0)
-        page = PageApi(
-            *(nothing, nothing, nothing, options, loop, _no_machine, lambda: None, History(0.0)),
-            *(None, ports, 0.0),
-        )
+        page = page_of_nothing(asyncio.get_running_loop())
         request: Any = SimpleNamespace(head=SimpleNamespace(headers={}))
         return await asyncio.gather(*(page._openapi(request) for _ in range(4)))
 

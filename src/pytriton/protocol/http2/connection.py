@@ -61,6 +61,10 @@ class Http2Connection:
     def peer_settings(self) -> PeerSettings:
         return self._core.peer
 
+    def forget_memos(self) -> None:
+        """Forget what the layer above has kept in the heads of requests."""
+        self._receiver.decoder.forget_memos()
+
     @property
     def open_streams(self) -> int:
         return len(self._core.streams.open)

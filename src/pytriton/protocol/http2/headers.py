@@ -201,6 +201,11 @@ class HeaderDecoder:
         """Whether the block that was decoded last gave the ones after it another meaning."""
         return self._is_table_changed
 
+    def forget_memos(self) -> None:
+        """Empty the caches of the layer above."""
+        for head in (*self._heads.values(), *self._bases.values()):
+            head.memo = None
+
     def known_request(self, block: bytes) -> Http2RequestHead | None:
         """Returns the head of a request whose block is in the cache."""
         return self._heads.get(block)

@@ -63,7 +63,7 @@ class Receiver:
     def __init__(self, core: ConnectionCore) -> None:
         self._core = core
         self.reader = FrameReader(core.limits)
-        self._decoder = HeaderDecoder(core.limits)
+        self.decoder = HeaderDecoder(core.limits)
         self._control = ControlFrames(core)
         self._data = DataFrames(core, self.reader)
         # Whether only one type of frame may follow: SETTINGS first, CONTINUATION in header blocks.
@@ -82,7 +82,7 @@ class Receiver:
             if not self._is_restricted:
                 data = data[self._data.take_run(data) :]
         elif not self._is_restricted and self.reader.is_between_frames:
-            taken = take_requests(self._core, self._decoder, data)
+            taken = take_requests(self._core, self.decoder, data)
             if taken == len(data):
                 return
             data = data[taken:] if taken else data
@@ -215,7 +215,7 @@ class Receiver:
         core = self._core
         # The block is decoded even if the stream is refused: it may change the table (RFC 9113,
         # 4.3).
-        head = self._decoder.decode_request(block)
+        head = self.decoder.decode_request(block)
         streams = core.streams
         streams.last_id = stream_id
         if core.is_refusing or len(streams.open) >= core.limits.max_concurrent_streams:
@@ -240,7 +240,7 @@ class Receiver:
 
     def _on_trailers(self, stream_id: int, block: bytes, end_stream: int) -> None:
         core = self._core
-        fields = self._decoder.decode(block)  # even if it is ignored: it may change the table
+        fields = self.decoder.decode(block)  # even if it is ignored: it may change the table
         state = next_state(stream_id, core.streams.state_of(stream_id), _RECV_HEADERS[end_stream])
         stream = core.streams.open.get(stream_id)
         if stream is None:

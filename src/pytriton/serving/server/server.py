@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.executor.python_process import StartedZygote
     from pytriton.serving.server.access import failure_feed, in_force
+    from pytriton.serving.server.access.decisions import Client
     from pytriton.serving.server.access.failure_feed import FailureFeed
     from pytriton.serving.server.access.in_force import PolicyInForce
     from pytriton.serving.server.cloud import vertex_ai
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.frontend.pool import FrontEndPool
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.handler import HttpExchange
-    from pytriton.serving.server.http.reader import HttpRequest
+    from pytriton.serving.server.http.reader import HttpRequest, RequestHead
     from pytriton.serving.server.metrics import access_families
     from pytriton.serving.server.metrics import machine as machine_metrics
     from pytriton.serving.server.metrics.exposition import SampleFamily
@@ -109,9 +110,16 @@ class LazyPage:
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a request now, or return the exchange that will answer it."""
+        return self._opened().handle(connection, request)
+
+    def route_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:
+        """Returns why a request may have no large body; None if it may."""
+        return self._opened().route_refusal(head, client)
+
+    def _opened(self) -> PageApi:
         if self._page is None:
             self._page = self._make()
-        return self._page.handle(connection, request)
+        return self._page
 
     def close(self) -> None:
         """Cancel what is running when the server stops."""

@@ -7,7 +7,7 @@ refused. Nothing that a header says is noted: it may be a secret.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytriton.base.errors import InvalidArgumentError, ServerError
 from pytriton.serving.engine.failures import normalised
@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import EngineClient
 
 INFERENCE = "inference"  # the group of APIs whose requests are noted
+
+
+class Refusal(NamedTuple):
+    """The answer to a request that nothing answers, or that may not do what it asks for."""
+
+    status: int
+    message: str
+    headers: bytes = b""  # lines
 
 
 class ForbiddenError(InvalidArgumentError):

@@ -14,13 +14,14 @@ from urllib.parse import quote
 import msgspec
 
 from pytriton.base.errors import ServerError
-from pytriton.serving.server.http.bodies import SMALL_BODY
+from pytriton.serving.server.api.refusals import Refusal
+from pytriton.serving.server.api.status import HTTP_STATUS
 from pytriton.serving.server.http.handler import HttpHandler
 from pytriton.serving.server.http.http1_connection import Http1Connection
 from pytriton.serving.server.http.http2_stream import Http2Stream
 from pytriton.serving.server.http.infer import respond_server_error
 from pytriton.serving.server.http.reader import HttpRequest, RequestHead
-from pytriton.serving.server.http.routes import HttpEndpoint, Route
+from pytriton.serving.server.http.routes import Route
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,22 +52,9 @@ class OwnTarget(NamedTuple):
     route: Route
 
 
-class CloudRefusal(NamedTuple):
-    """A request that nothing answers."""
+Translation = HttpTarget | OwnTarget | Refusal
 
-    status: int
-    message: str
-    headers: bytes = b""
-
-
-Translation = HttpTarget | OwnTarget | CloudRefusal
-
-NOT_FOUND = CloudRefusal(404, "Not Found")
-
-
-def not_allowed(endpoint: HttpEndpoint) -> CloudRefusal:
-    """Returns the refusal of a method that an endpoint does not have."""
-    return CloudRefusal(405, "Method Not Allowed", endpoint.allow)
+NOT_FOUND = Refusal(404, "Not Found")
 
 
 def infer_target(model: str, inference_type: str = "infer") -> bytes:
@@ -130,6 +118,8 @@ class CloudApi(HttpHandler):
         stream: type[Http2Stream] = Http2Stream,
     ) -> None:
         super().__init__(api.limits, api.loop, origins, api.request_memory)
+        if api.authorization.access is not None:
+            api.authorization.access.on_changed.append(self.forget_heads)
         self._api = api
         self._routes = routes
         self._binary = binary
@@ -147,15 +137,15 @@ class CloudApi(HttpHandler):
             return self._api.body_memory(found, client)
         return super().body_memory(head, client)
 
-    def large_body_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:
+    def route_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:
         """Returns why a request may have no large body; None if it may."""
         try:
             found = self._find(head)
-        except ServerError:  # the request gets the error when it is complete
-            return None
+        except ServerError as error:
+            return HTTP_STATUS[error.code], error.message
         if isinstance(found, RequestHead):
-            return self._api.large_body_refusal(found, client)
-        return (400, SMALL_BODY) if isinstance(found, OwnTarget) else found[:2]
+            return self._api.route_refusal(found, client)
+        return super().route_refusal(head, client) if isinstance(found, OwnTarget) else found[:2]
 
     def on_unread(self, head: RequestHead, status: int, message: str) -> None:
         """Note a request for a model that was refused before its body was read to its end."""
@@ -183,9 +173,9 @@ class CloudApi(HttpHandler):
             respond_server_error(connection, error)
         return None
 
-    def _find(self, head: RequestHead) -> RequestHead | OwnTarget | CloudRefusal:
+    def _find(self, head: RequestHead) -> RequestHead | OwnTarget | Refusal:
         """Returns the head of the same request to the HTTP port, or what there is instead."""
-        found: RequestHead | OwnTarget | CloudRefusal | None = head.resolved
+        found: RequestHead | OwnTarget | Refusal | None = head.resolved
         if found is None:
             to = self._routes.translate(head)
             found = http_head(head, to, self._binary) if isinstance(to, HttpTarget) else to

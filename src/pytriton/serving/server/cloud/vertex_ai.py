@@ -14,7 +14,6 @@ from pytriton.serving.server.cloud.api import (
     OwnTarget,
     binary_type,
     infer_target,
-    not_allowed,
 )
 from pytriton.serving.server.http.routes import HttpEndpoint, Route, request_path, resolve
 from pytriton.serving.server.options.endpoints import (
@@ -72,7 +71,7 @@ class VertexAiRoutes:
         if redirect is not None:
             return _redirected(head, redirect)
         if head.method != b"POST":
-            return not_allowed(_PREDICT)
+            return _PREDICT.not_allowed
         return HttpTarget(head.method, infer_target(self._model()))
 
     def _model(self) -> str:
@@ -117,7 +116,7 @@ def _redirected(head: RequestHead, redirect: bytes) -> Translation:
     Vertex AI only sends POST, so it is used for the endpoints that others ask with GET.
     """
     if head.method != b"POST":
-        return not_allowed(_PREDICT)
+        return _PREDICT.not_allowed
     if redirect == _METRICS:
         return OwnTarget(_METRICS_ROUTE)
     target = b"/" + redirect

@@ -85,7 +85,7 @@ class FrontEnd:
             access=access,
         )
         # Found only where no route of the KServe protocol fits.
-        self._http.other_apis[SEGMENT] = OpenAIRoutes(self._http, engine).resolve
+        self._http.other_apis[SEGMENT] = OpenAIRoutes(self._http, engine)
         if options.landing_page != "none":
             self._http.resolve_unknown = LandingRoutes(self._http, engine, options).resolve
         self._grpc = GrpcApi(

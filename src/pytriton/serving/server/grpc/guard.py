@@ -67,6 +67,16 @@ class CallGuard:
         if denial is not None:
             raise CallDeniedError(denial, model if isinstance(model, str) else "")
 
+    def check_use(self, connection: Any, head: CallHead, model: str) -> bool:
+        """Returns that a call may use a model, whose request is large; otherwise ends it unread."""
+        self.check(connection, head, INFERENCE, model)
+        return True
+
+    def may_use(self, connection: Any, head: CallHead, model: str) -> bool:
+        """Returns whether a stream may use a model; it goes on if not, so the request is read."""
+        self.check_sender(connection, head)
+        return self.access.refusal(head.grant, INFERENCE, model, is_counted=False) is None
+
     def check_streamed(self, connection: Any, head: CallHead, model: str) -> None:
         """Check one of the requests of a stream.
 

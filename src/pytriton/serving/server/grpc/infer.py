@@ -38,7 +38,7 @@ from pytriton.serving.server.shared_memory.known_requests import MAX_BYTES, Know
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import InferRequest, InferResponse, ResponseSink
@@ -128,21 +128,28 @@ class InferService:
     def encoding(self, head: CallHead) -> str:
         return encoding_for_level(self.compression, head.accepted_encodings)
 
-    def assembler(self, head: CallHead, connection: CallConnection) -> MessageAssembler:
+    def assembler(
+        self, head: CallHead, connection: CallConnection, *, is_stream: bool = False
+    ) -> MessageAssembler:
         """Returns the assembler of a call's requests; large ones go to their model's memory."""
+        allocate = self._allocate_buffer
+        if self.guard is not None:
+            check = self.guard.may_use if is_stream else self.guard.check_use
+            allocate = partial(allocate, may_use=partial(check, connection, head))
         return MessageAssembler(
-            connection.max_message_bytes,
-            head.encoding,
-            self._allocate_buffer,
-            connection.work.memory.lease,
+            connection.max_message_bytes, head.encoding, allocate, connection.work.memory.lease
         )
 
-    def _allocate_buffer(self, size: int, start: memoryview) -> memoryview | None:
+    def _allocate_buffer(
+        self, size: int, start: memoryview, may_use: Callable[[str], bool] | None = None
+    ) -> memoryview | None:
         """Allocate memory of the model that a large message is for; its first tensor is aligned.
 
         Instances read the request from this memory; from any other, it would have to be copied.
         """
         if size < _LARGE_MESSAGE_BYTES or (found := read_start(start)) is None:
+            return None
+        if may_use is not None and not may_use(found.model_name):
             return None
         model = self.engine.find(found.model_name, found.model_version)
         return None if model is None else model.body_memory(size, found.raw_offset)

@@ -102,7 +102,7 @@ class StreamInferCall(GrpcCall):
     # Receiving requests
 
     def make_assembler(self) -> MessageAssembler:
-        return self.service.assembler(self.head, self.connection)
+        return self.service.assembler(self.head, self.connection, is_stream=True)
 
     def on_message(self, message: Buffer) -> None:
         """Pass a request to the engine, later if it is one of many that take some time."""

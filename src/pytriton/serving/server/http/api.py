@@ -26,12 +26,13 @@ from pytriton.serving.server.api.authorization import Authorization, RestrictedP
 from pytriton.serving.server.api.refusals import (
     INFERENCE,
     ForbiddenError,
+    Refusal,
     TooLargeError,
     note_forbidden,
     note_unread,
 )
 from pytriton.serving.server.api.status import HTTP_RESTRICTED
-from pytriton.serving.server.http.bodies import SMALL_BODY, Bodies
+from pytriton.serving.server.http.bodies import Bodies
 from pytriton.serving.server.http.columns import BodyLayout, FormLearner, small_body_layout
 from pytriton.serving.server.http.generate import (
     GenerateEvents,
@@ -49,7 +50,13 @@ from pytriton.serving.server.http.infer import (
 )
 from pytriton.serving.server.http.management import ManagementEndpoints, answer_errors
 from pytriton.serving.server.http.reader import SIZE_HINT
-from pytriton.serving.server.http.routes import Route, Router, first_segment
+from pytriton.serving.server.http.routes import (
+    INFERENCES,
+    WITH_LARGE_BODIES,
+    Route,
+    Router,
+    first_segment,
+)
 from pytriton.serving.server.shared_memory.shared_memory import local_shared_memory
 
 if TYPE_CHECKING:
@@ -58,7 +65,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.model_spec import ModelSpec
     from pytriton.serving.engine.client import EngineClient
-    from pytriton.serving.server.access.control import AccessControl
+    from pytriton.serving.server.access.control import AccessControl, Grant
     from pytriton.serving.server.access.decisions import Client
     from pytriton.serving.server.api.background import Background
     from pytriton.serving.server.api.request_memory import RequestMemory
@@ -73,8 +80,6 @@ if TYPE_CHECKING:
     from pytriton.serving.server.tracing.tracing import TraceBeginner
 
 _MAX_DIGITS = 19  # of a valid length
-_INFERENCE = frozenset({"infer", "generate", "generate_stream"})
-_WITH_LARGE_BODIES = _INFERENCE | {"repository_load"}
 _UNREAD = {HTTP_RESTRICTED: ForbiddenError, 503: UnavailableError}  # kinds by status
 
 
@@ -97,11 +102,14 @@ class Resolved:
         self.principal = ""  # who sends such requests; empty: nobody that the server knows
 
 
-class Resolve(Protocol):
+class OtherApi(Protocol):
     """Finds what answers the requests of another API on the port."""
 
-    def __call__(self, connection: HttpConnection, head: RequestHead) -> Resolved | None:
+    def resolve(self, connection: HttpConnection, head: RequestHead) -> Resolved | None:
         """Returns how an allowed request is answered; otherwise responds with an error."""
+
+    def route_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:
+        """Returns why a request may have no large body; see `HttpHandler.route_refusal`."""
 
 
 class HttpApi(HttpHandler):
@@ -125,8 +133,9 @@ class HttpApi(HttpHandler):
         self._engine = engine
         self._router = Router()
         # Of other APIs on this port, by the first segment of their paths.
-        self.other_apis: dict[bytes, Resolve] = {}
-        self.resolve_unknown: Resolve | None = None  # set if somebody answers all other paths
+        self.other_apis: dict[bytes, OtherApi] = {}
+        # Set if somebody answers all other paths, to which nothing large is sent.
+        self.resolve_unknown: Callable[[HttpConnection, RequestHead], Resolved | None] | None = None
         self.authorization = Authorization(
             options.http_restricted,
             RestrictedProtocol.HTTP,
@@ -136,7 +145,7 @@ class HttpApi(HttpHandler):
         if access is not None:
             # An attribute hides the method, so that servers without a policy do not ask for one.
             vars(self)["handle"] = partial(self._handle_guarded, access)
-            access.on_changed.append(self.cached_heads.clear)
+            access.on_changed.append(self.forget_heads)
         self._bodies = Bodies(
             loop,
             self.tasks,
@@ -199,20 +208,27 @@ class HttpApi(HttpHandler):
             request.head = msgspec.structs.replace(head, resolved=None, grant=None)
         return HttpApi.handle(self, connection, request)
 
-    def large_body_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:
+    def route_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:
         """Returns why a request may have no large body: only tensors and files are large."""
         route = self._router.resolve(head.target)
         if route is None or route.endpoint.handler not in self._handlers:
-            is_other = first_segment(head.target) in self.other_apis
-            return None if is_other else (404, "Not Found")
-        if route.endpoint.handler not in _WITH_LARGE_BODIES:
-            return 400, SMALL_BODY
-        decision = self.authorization.decide(
-            route.endpoint.api, route.subject, head.headers.get, client
-        )
+            other = self.other_apis.get(first_segment(head.target))
+            return (404, "Not Found") if other is None else other.route_refusal(head, client)
+        if route.endpoint.handler not in WITH_LARGE_BODIES:
+            return super().route_refusal(head, client)
+        refusal, _ = self._decide(head, client, route)
+        return None if refusal is None else refusal[:2]
+
+    def _decide(
+        self, head: RequestHead, client: Client, route: Route
+    ) -> tuple[Refusal | None, Grant | None]:
+        """Returns why a request may not do what it asks for, and who sends it, if that is known."""
+        endpoint = route.endpoint
+        decision = self.authorization.decide(endpoint.api, route.subject, head.headers.get, client)
         if isinstance(decision, Denial):
-            return decision.http_status, decision.message
-        return None
+            refusal = Refusal(decision.http_status, decision.message, decision.headers)
+            return refusal, decision.grant
+        return None if head.method in endpoint.methods else endpoint.not_allowed, decision
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a request now, or return the exchange that will answer it."""
@@ -240,13 +256,13 @@ class HttpApi(HttpHandler):
 
     def _note_refusal(self, route: Any, error: ServerError) -> None:
         """Note that a request for a model could not be read; those that could, the engine notes."""
-        if isinstance(route, Route) and route.endpoint.handler in _INFERENCE:
+        if isinstance(route, Route) and route.endpoint.handler in INFERENCES:
             self._engine.report_refusal(route.model, route.version, "", error)
 
     def on_unread(self, head: RequestHead, status: int, message: str) -> None:
         """Note a request for a model that was refused before its body was read to its end."""
         route = self._router.resolve(head.target)
-        if route is None or route.endpoint.handler not in _INFERENCE:
+        if route is None or route.endpoint.handler not in INFERENCES:
             return
         kind: type[ServerError] = _UNREAD.get(status, InvalidArgumentError)
         if message.endswith(SIZE_HINT):
@@ -259,9 +275,8 @@ class HttpApi(HttpHandler):
             return None
         route = self._router.resolve(head.target)
         if route is None or route.endpoint.handler not in self._handlers:
-            resolve = self.other_apis.get(first_segment(head.target))
-            if resolve is None:
-                resolve = self.resolve_unknown
+            other = self.other_apis.get(first_segment(head.target))
+            resolve = self.resolve_unknown if other is None else other.resolve
             if resolve is not None:
                 return resolve(connection, head)
             connection.respond_error(404, "Not Found")
@@ -284,21 +299,13 @@ class HttpApi(HttpHandler):
 
     def admits(self, connection: HttpConnection, head: RequestHead, route: Route) -> bool:
         """Check authorisation and the method; responds with an error if a request must not pass."""
-        endpoint = route.endpoint
-        decision = self.authorization.decide(
-            endpoint.api, route.subject, head.headers.get, connection
-        )
-        if isinstance(decision, Denial):
-            head.grant = decision.grant
-            if endpoint.api == INFERENCE:
-                note_forbidden(self._engine, decision.message, route.model, route.version)
-            connection.respond_error(decision.http_status, decision.message, decision.headers)
-            return False
-        head.grant = decision
-        if head.method not in endpoint.methods:
-            connection.respond_error(405, "Method Not Allowed", endpoint.allow)
-            return False
-        return True
+        refusal, head.grant = self._decide(head, connection, route)
+        if refusal is None:
+            return True
+        if route.endpoint.api == INFERENCE and refusal != route.endpoint.not_allowed:
+            note_forbidden(self._engine, refusal.message, route.model, route.version)
+        connection.respond_error(*refusal)
+        return False
 
     def close(self) -> None:
         self.tasks.cancel()

@@ -18,7 +18,7 @@ from pytriton.protocol.kserve_json import parse_header_length, parse_infer
 from pytriton.protocol.repository import read_load
 from pytriton.serving.server.api.background import MEDIUM_BYTES, SMALL_BYTES, Background, LoopBudget
 from pytriton.serving.server.api.request_memory import RequestMemory
-from pytriton.serving.server.http.reader import SMALL_BODY_HINT
+from pytriton.serving.server.http.reader import LARGE_BODY_BYTES, SMALL_BODY
 
 Answer = TypeVar("Answer")
 
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     Deferred: TypeAlias = Callable[[], Awaitable[Answer]]
 else:
     pool = LazyModule("pytriton.serving.server.codec.pool")
-
-# The limit for requests whose bodies only have a few options; larger ones are not parsed.
-MAX_SETTINGS_BYTES = 64 << 10
-SMALL_BODY = f"expected a body of at most {MAX_SETTINGS_BYTES} bytes {SMALL_BODY_HINT}"
 
 
 class Bodies:
@@ -152,8 +148,8 @@ class Bodies:
         """Returns the decompressed body of a request with a few options, which is always small."""
         body: Buffer | None = http.body
         if body and b"content-encoding" in http.head.headers:
-            body = self._inflated(http, MAX_SETTINGS_BYTES)
-        if body is None or len(body) > MAX_SETTINGS_BYTES:
+            body = self._inflated(http, LARGE_BODY_BYTES)
+        if body is None or len(body) > LARGE_BODY_BYTES:
             raise InvalidArgumentError(SMALL_BODY)
         return body
 

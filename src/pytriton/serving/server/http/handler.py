@@ -17,7 +17,7 @@ from pytriton.serving.server.http.http2_connection import Http2ServerConnection,
 from pytriton.serving.server.http.http2_stream import Http2Stream
 from pytriton.serving.server.http.reader import (
     SIZE_HINT,
-    SMALL_BODY_HINT,
+    SMALL_BODY,
     HttpRequest,
     RequestHead,
     private_memory,
@@ -132,6 +132,12 @@ class HttpHandler:
         for connection in list(self.connections):
             connection.close_after_answer()
 
+    def forget_heads(self) -> None:
+        """Find out again what answers requests, and for whom: what was true of a head is not."""
+        self.cached_heads.clear()
+        for connection in list(self.connections):
+            connection.forget_heads()
+
     def begin_shutdown(self) -> None:
         """Ask clients to open no more requests, as far as their protocol can tell them."""
         for connection in list(self.connections):
@@ -144,9 +150,22 @@ class HttpHandler:
     def large_body_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:
         """Returns status and reason if a request may have no large body; None if it may.
 
-        Most requests need no more than `LARGE_BODY_BYTES`. Those are refused with their head.
+        It is asked with the head, and for bodies of unknown length when they become large. For all
+        ports and protocols the order is: what the head asks for, who sends it, whether that may do
+        it, whether there is memory; then the memory is taken, and the body is read.
         """
-        return None
+        refusal = self.route_refusal(head, client)
+        if refusal is not None:
+            return refusal
+        problem = self.request_memory.refusal(head.content_length)
+        return None if problem is None else (503, problem)
+
+    def route_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:
+        """Returns why what a head asks for needs no large body, or may not be done by its sender.
+
+        Most requests need no more than `LARGE_BODY_BYTES`.
+        """
+        return 400, SMALL_BODY
 
     def answer_preflight(self, connection: HttpConnection, head: RequestHead) -> bool:
         """Answer a browser that asks what a page may send; returns whether the request does."""
@@ -162,7 +181,7 @@ class HttpHandler:
     def count_refusal(self, status: int, message: str) -> None:
         """Count a request that was refused while it was read, by the limit that it exceeded."""
         limit = _LIMITS.get(status)
-        if status == _BAD_REQUEST and message.endswith((SIZE_HINT, SMALL_BODY_HINT)):
+        if status == _BAD_REQUEST and message.endswith((SIZE_HINT, SMALL_BODY)):
             limit = "http_body_bytes"
         if limit is not None:
             self.refusals[limit] += 1

@@ -271,6 +271,9 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         """Returns the memory for the body of a large request."""
         return self._handler.body_memory(head, self)
 
+    def forget_heads(self) -> None:
+        """Do nothing: the heads that are known are the handler's."""
+
     def large_body_refusal(self, head: RequestHead) -> tuple[int, str] | None:
         """Returns why a request may have no large body; None if it may."""
         return self._handler.large_body_refusal(head, self)

@@ -148,6 +148,10 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
         now_ns = _monotonic_ns()
         self._handle(self.http2.receive(data, now_ns), now_ns)
 
+    def forget_heads(self) -> None:
+        """Keep nothing that was found out about heads."""
+        self.http2.forget_memos()
+
     # Events
 
     def _handle(self, events: list[Event], now_ns: int) -> None:
@@ -181,9 +185,8 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
                 self._refuse(event, head, refusal)
                 return
             received.memo = head
-        large_refusal = self._large_refusal(head) if size > LARGE_BODY_BYTES else None
-        if large_refusal is not None:
-            self._begin(stream_id).refuse(head, *large_refusal)
+        if size > LARGE_BODY_BYTES and (refusal := self.handler.large_body_refusal(head, self)):
+            self._begin(stream_id).refuse(head, *refusal)
             return
         began_ns = now_ns if self.handler.is_timed else 0
         if event.end_stream:
@@ -240,7 +243,7 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
         if whole > limits.http_max_input_bytes:  # its length was not announced
             refusal = size_refusal(head, whole, limits)
         elif body.size <= LARGE_BODY_BYTES < whole and not head.content_length:
-            refusal = self._large_refusal(head)
+            refusal = self.handler.large_body_refusal(head, self)
         if refusal is None:
             try:
                 if not body.size and head.content_length > LARGE_BODY_BYTES:
@@ -253,14 +256,6 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
         if refusal is not None:
             self._refuse_body(event.stream_id, *refusal)
         return refusal is None
-
-    def _large_refusal(self, head: RequestHead) -> tuple[int, str] | None:
-        """Returns why a request may have no large body; None if it may."""
-        refusal = self.handler.large_body_refusal(head, self)
-        if refusal is not None:
-            return refusal
-        problem = self.handler.request_memory.refusal(head.content_length)
-        return None if problem is None else (503, problem)
 
     def _refuse_body(self, stream_id: int, status: int, message: str) -> None:
         body = self._bodies.pop(stream_id)

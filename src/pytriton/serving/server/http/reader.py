@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 
 LARGE_BODY_BYTES = 64 << 10
 SIZE_HINT = "Use --http-max-input-size to increase the limit."  # with it, size refusals end
-SMALL_BODY_HINT = "for this request, got more"  # the same for requests without tensors and files
+# Requests without tensors and files need no more.
+SMALL_BODY = f"expected a body of at most {LARGE_BODY_BYTES} bytes for this request, got more"
 MAX_CACHED_HEADS = 1024
 MAX_CACHED_HEAD_BYTES = 4096
 MAX_PARTIAL_BYTES = 4096  # of a body whose first part is kept until the rest has come
@@ -349,7 +350,7 @@ class RequestReader:
         # The parser limits the number but not its leading zeros, and int() limits the digits.
         head.content_length = int(head.headers.get(b"content-length", b"0").lstrip(b"0") or b"0")
         refusal = head_refusal(head, version, self._limits, self._origins) or (
-            head.content_length > LARGE_BODY_BYTES and self._large_refusal(head)
+            head.content_length > LARGE_BODY_BYTES and self._sink.large_body_refusal(head)
         )
         if refusal:
             self._refuse(*refusal)
@@ -359,13 +360,6 @@ class RequestReader:
             self._large_bytes = head.content_length
         if b"expect" in head.headers and not (head.is_http_10 or self._is_upgrade):
             self._sink.on_expectation()
-
-    def _large_refusal(self, head: RequestHead) -> tuple[int, str] | None:
-        refusal = self._sink.large_body_refusal(head)
-        if refusal is not None:
-            return refusal
-        problem = self._memory.refusal(head.content_length)
-        return None if problem is None else (503, problem)
 
     def on_body(self, body: bytes) -> None:
         if self.is_over:
@@ -389,7 +383,7 @@ class RequestReader:
 
     def _begin_large_chunks(self) -> bool:
         """Count a chunked body that has become large; returns whether it may."""
-        refusal = self._large_refusal(self.head)
+        refusal = self._sink.large_body_refusal(self.head)
         if refusal is not None:
             self._refuse(*refusal)
             return False

@@ -10,6 +10,7 @@ import httptools
 
 from pytriton.serving.server.access.decisions import Scope
 from pytriton.serving.server.api.authorization import RECORDING
+from pytriton.serving.server.api.refusals import Refusal
 
 MAX_CACHED_TARGETS = 1024
 MAX_CACHED_TARGET_BYTES = 512
@@ -28,6 +29,11 @@ class HttpEndpoint(NamedTuple):
         """The Allow header line with these methods."""
         return b"Allow: %b\r\n" % b", ".join(sorted(self.methods))
 
+    @property
+    def not_allowed(self) -> Refusal:
+        """The refusal of another method."""
+        return Refusal(405, "Method Not Allowed", self.allow)
+
 
 class Route(NamedTuple):
     """The endpoint of a request, and the names in its path."""
@@ -44,6 +50,9 @@ class Route(NamedTuple):
         return self.model or self.endpoint.scope
 
 
+# By their handlers: the others have a few settings in their bodies, if anything.
+INFERENCES = frozenset({"infer", "generate", "generate_stream"})
+WITH_LARGE_BODIES = INFERENCES | {"repository_load"}
 _GET = frozenset({b"GET", b"HEAD"})
 _POST = frozenset({b"POST"})
 

@@ -20,7 +20,6 @@ from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.server.access.decisions import Denial, Scope
 from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.api.gpu_view import memory_by_model, process_memory
-from pytriton.serving.server.http.bodies import SMALL_BODY
 from pytriton.serving.server.http.connection import RETRY_AFTER
 from pytriton.serving.server.http.handler import HttpExchange, HttpHandler, PendingExchange
 from pytriton.serving.server.metrics.exposition import (
@@ -85,6 +84,9 @@ class OtherPaths(Protocol):
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a request now, or return the exchange that will answer it."""
+
+    def route_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:
+        """Returns why a request may have no large body; see `HttpHandler.route_refusal`."""
 
 
 class MetricsApi(HttpHandler):
@@ -152,11 +154,12 @@ class MetricsApi(HttpHandler):
         if self._gpus is not None:
             self.on_gpus_found()
 
-    def large_body_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:
+    def route_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:
         """Returns why a request may have no large body: only what the page's form sends is."""
         path = head.target.partition(b"?")[0]
-        is_form = self.other_paths is not None and self.other_paths.owns(path)
-        return None if is_form and head.method == b"POST" else (400, SMALL_BODY)
+        if self.other_paths is not None and self.other_paths.owns(path):
+            return self.other_paths.route_refusal(head, client)
+        return super().route_refusal(head, client)
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a scrape."""

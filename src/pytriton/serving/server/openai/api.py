@@ -29,6 +29,7 @@ from pytriton.serving.server.api.refusals import (
 )
 from pytriton.serving.server.http.api import Resolved
 from pytriton.serving.server.http.connection import JSON_TYPE
+from pytriton.serving.server.http.reader import SMALL_BODY
 from pytriton.serving.server.http.routes import HttpEndpoint, Route, request_path
 from pytriton.serving.server.openai.exchanges import (
     EmbeddingsExchange,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from pytriton.base.messages import InferRequest
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.server.access.control import Grant
+    from pytriton.serving.server.access.decisions import Client
     from pytriton.serving.server.http.api import HttpApi
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.handler import HttpExchange
@@ -104,33 +107,40 @@ class OpenAIApi:
 
     def resolve(self, connection: HttpConnection, head: RequestHead) -> Resolved | None:
         """Find the method that answers an allowed request; otherwise respond with an error."""
-        path = request_path(head.target) or b""
-        endpoint, name = _ENDPOINTS.get(path, _ANY), ""
-        if path.startswith(_MODEL_PATH) and len(path) > len(_MODEL_PATH):
-            endpoint = _MODEL
-            name = unquote(path.removeprefix(_MODEL_PATH).decode("latin-1"))
-        problem = self._refusal(connection, head, Route(endpoint, name), path)
+        route = _find_route(head)
+        problem, head.grant = self._decide(head, connection, route)
         if problem is not None:
             respond_error(connection, problem, request_id(head))
             return None
-        return Resolved(self._answer, Route(endpoint, name))
+        return Resolved(self._answer, route)
 
-    def _refusal(
-        self, connection: HttpConnection, head: RequestHead, route: Route, path: bytes
-    ) -> OpenAIError | None:
+    def route_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:
+        """Returns why a request may have no large body; None if it may."""
+        route = _find_route(head)
+        problem, _ = self._decide(head, client, route)
+        if problem is not None:
+            return problem.status, problem.message
+        return None if route.endpoint.scope is _BY_BODY else (400, SMALL_BODY)
+
+    def _decide(
+        self, head: RequestHead, client: Client, route: Route
+    ) -> tuple[OpenAIError | None, Grant | None]:
+        """Returns why a request may not do what it asks for, and who sends it, if that is known."""
         endpoint = route.endpoint
         decision = self._http.authorization.decide(
-            endpoint.api, route.subject, head.headers.get, connection, accepts_bearer=True
+            endpoint.api, route.subject, head.headers.get, client, accepts_bearer=True
         )
         if isinstance(decision, Denial):
-            head.grant = decision.grant
             if endpoint.api == INFERENCE and endpoint is not _ANY:
                 note_forbidden(self._engine, decision.message)
-            return _denied(decision)
-        head.grant = decision
+            return _denied(decision), decision.grant
+        return self._wrong_request(head, endpoint), decision
+
+    def _wrong_request(self, head: RequestHead, endpoint: HttpEndpoint) -> OpenAIError | None:
+        """Returns why nothing answers an allowed request."""
         method = head.method.decode("latin-1")
         if endpoint is _ANY:
-            shown = path.decode("latin-1")
+            shown = (request_path(head.target) or b"").decode("latin-1")
             return OpenAIError(404, f"Unknown request: {method} {shown}.", code="unknown_url")
         if head.method not in endpoint.methods:
             return OpenAIError(
@@ -260,6 +270,14 @@ class OpenAIApi:
             exchange.abandon()  # nobody takes what the parts that have begun would answer
             raise
         return exchange
+
+
+def _find_route(head: RequestHead) -> Route:
+    """Returns the route of a request."""
+    path = request_path(head.target) or b""
+    if path.startswith(_MODEL_PATH) and len(path) > len(_MODEL_PATH):
+        return Route(_MODEL, unquote(path.removeprefix(_MODEL_PATH).decode("latin-1")))
+    return Route(_ENDPOINTS.get(path, _ANY))
 
 
 def _denied(denial: Denial) -> OpenAIError:

@@ -10,6 +10,7 @@ from pytriton.base.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     from pytriton.serving.engine.client import EngineClient
+    from pytriton.serving.server.access.decisions import Client
     from pytriton.serving.server.http.api import HttpApi, Resolved
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.reader import RequestHead
@@ -41,9 +42,18 @@ class OpenAIRoutes:
         if not self._is_served() and not self._engine.is_exiting:
             connection.respond_error(404, "Not Found")
             return None
+        return self._opened().resolve(connection, head)
+
+    def route_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:
+        """Returns why a request may have no large body; None if it may."""
+        if not self._is_served():
+            return 404, "Not Found"
+        return self._opened().route_refusal(head, client)
+
+    def _opened(self) -> OpenAIApi:
         if self._api is None:
             self._api = api.OpenAIApi(self._http, self._engine, self._created)
-        return self._api.resolve(connection, head)
+        return self._api
 
     def _is_served(self) -> bool:
         """Returns whether a model has opted in."""

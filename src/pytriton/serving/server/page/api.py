@@ -33,10 +33,11 @@ from pytriton.serving.server.api.authorization import (
 )
 from pytriton.serving.server.api.cluster_view import cluster_view
 from pytriton.serving.server.api.documents import package_version
+from pytriton.serving.server.api.refusals import Refusal
 from pytriton.serving.server.api.status import HTTP_RESTRICTED, HTTP_STATUS
 from pytriton.serving.server.http.api import HttpApi
 from pytriton.serving.server.http.handler import HttpExchange, PendingExchange
-from pytriton.serving.server.http.reader import HttpRequest
+from pytriton.serving.server.http.reader import SMALL_BODY, HttpRequest
 from pytriton.serving.server.http.static_files import (
     NO_SNIFFING,
     StaticFile,
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.server.access.control import AccessControl
-    from pytriton.serving.server.access.decisions import HeaderLookup
+    from pytriton.serving.server.access.decisions import Client, HeaderLookup
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.reader import RequestHead
     from pytriton.serving.server.options.server_options import ServerOptions
@@ -109,7 +110,7 @@ class PageAccess:
         self.other_headers = sorted({group.header.lower() for group in others})
         self.headers_of_apis = {api: group.header for group in groups for api in group.apis}
 
-    def admit(self, head: RequestHead, connection: HttpConnection) -> RequestHead | Denial:
+    def admit(self, head: RequestHead, client: Client) -> RequestHead | Denial:
         """Decide on a sender by the policy, if there is one.
 
         Returns the head of its request; with the token, if the policy lets it have it.
@@ -117,7 +118,7 @@ class PageAccess:
         header = head.headers.get
         if self._policy.access is None or self._page.refusal(_PAGE, header) is None:
             return head
-        found = self._policy.decide(_PAGE, Scope.ALL, header, connection)
+        found = self._policy.decide(_PAGE, Scope.ALL, header, client)
         if isinstance(found, Denial):
             return found
         headers = {**head.headers, TRITON_ACCESS_HEADER.encode(): self._token.encode()}
@@ -199,37 +200,48 @@ class PageApi:
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a request now, or return the exchange that will answer it."""
-        head = request.head
-        route = routes.find(head.target.partition(b"?")[0])
-        if route is None or (route.kind == "file" and route.name not in static_files()):
-            connection.respond_error(404, "Not Found", _DATA_HEADERS)
+        route = routes.find(request.head.target.partition(b"?")[0])
+        head = self._decide(request.head, connection, route)
+        if isinstance(head, Refusal):
+            headers = head.headers + _DATA_HEADERS
+            connection.respond_error(head.status, head.message, headers)
             return None
-        if head.method not in route.methods:
-            connection.respond_error(405, "Method Not Allowed", route.allow + _DATA_HEADERS)
-            return None
+        assert route is not None, "nothing is allowed without one"
         if route.kind == "file":
             send_file(connection, head, static_files()[route.name])
             return None
-        admitted = self._access.admit(head, connection)
-        if isinstance(admitted, Denial):
-            headers = admitted.headers + _DATA_HEADERS
-            connection.respond_error(admitted.http_status, admitted.message, headers)
-            return None
-        request = HttpRequest(admitted, request.body, request.began_ns)
-        return self._handle_admitted(connection, request, route)
-
-    def _handle_admitted(
-        self, connection: HttpConnection, request: HttpRequest, route: PageRoute
-    ) -> HttpExchange | None:
-        head, needs = request.head, route.needs_token
-        refusal = self._access.refusal(route.api, head.headers.get, needs_token=needs)
-        if refusal is not None:
-            connection.respond_error(HTTP_RESTRICTED, refusal, _DATA_HEADERS)
-            return None
+        request = HttpRequest(head, request.body, request.began_ns)
         if route.kind == "forwarded":
             return self._forward(connection, request, route)
         task = self._tasks.start(_answer(connection, self._data[route.name](request)))
         return PendingExchange(HttpExchange(), task)
+
+    def route_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:
+        """Returns why a request may have no large body; None if it may."""
+        route = routes.find(head.target.partition(b"?")[0])
+        found = self._decide(head, client, route)
+        if isinstance(found, Refusal):
+            return found[:2]
+        assert route is not None, "nothing is allowed without one"
+        return None if route.has_large_body else (400, SMALL_BODY)
+
+    def _decide(
+        self, head: RequestHead, client: Client, route: PageRoute | None
+    ) -> RequestHead | Refusal:
+        """Returns the head of a request that may do what it asks for; otherwise why it may not."""
+        if route is None or (route.kind == "file" and route.name not in static_files()):
+            return Refusal(404, "Not Found")
+        if head.method not in route.methods:
+            return Refusal(405, "Method Not Allowed", route.allow)
+        if route.kind == "file":
+            return head
+        admitted = self._access.admit(head, client)
+        if isinstance(admitted, Denial):
+            return Refusal(admitted.http_status, admitted.message, admitted.headers)
+        refusal = self._access.refusal(
+            route.api, admitted.headers.get, needs_token=route.needs_token
+        )
+        return admitted if refusal is None else Refusal(HTTP_RESTRICTED, refusal)
 
     def _forward(
         self, connection: HttpConnection, request: HttpRequest, route: PageRoute

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from pytriton.serving.server.http.routes import resolve
+from pytriton.serving.server.http.routes import WITH_LARGE_BODIES, resolve
 
 PREFIX = b"/page/"
 _FORWARDED = b"/page/api/v2/"
@@ -25,6 +25,11 @@ class PageRoute(NamedTuple):
     needs_token: bool = False
     methods: frozenset[bytes] = _GET
     target: bytes = b""  # at the HTTP port
+
+    @property
+    def has_large_body(self) -> bool:
+        """Whether its requests have tensors or files."""
+        return self.kind == "forwarded" and self.name in WITH_LARGE_BODIES
 
     @property
     def allow(self) -> bytes:
