@@ -7,15 +7,19 @@ import functools
 
 import numpy as np
 import pytest
+from pydantic import BaseModel, Field
 
+from pytriton.base.dtypes import BY_NAME
 from pytriton.base.errors import ErrorCode, InputValueError
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.runtime.functions import bound_model
 from pytriton.runtime.functions.bound_model import BoundModel
+from pytriton.runtime.signatures.served import served_model
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import BatchFailure, Execute, ResponsesFrame
 from pytriton.runtime.transport.link import Link
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.payload import add_array
 from tests.e2e.waiting import DEADLINE_S
 
 LONG = "x" * 300_000
@@ -77,10 +81,12 @@ def open_model():
     """Starts a model; the server's end of its channel."""
     opened = []
 
-    def start(function, *, is_decoupled=False):
+    def start(function, *, is_decoupled=False, made=None):
         tensor = Tensor(name="x", dtype=np.float32, shape=(1,))
         config = ModelConfig(batching=False, decoupled=is_decoupled)
         model = BoundModel("m", [function], [tensor], [tensor], config=config)
+        if made is not None:
+            model = BoundModel("m", [function], made.inputs, made.outputs, config=made.config)
         (sock,), _ = model.open_instances(lambda: None)
         sock.settimeout(DEADLINE_S)
         channel = MemoryChannel(sock, Arena())
@@ -172,6 +178,50 @@ def test_wrong_value_in_a_batch_of_several_clients_is_no_mistake_of_the_others(o
     answer = only_answer(channel.receive().frame)
     assert answer.error.endswith("InputValueError: input `x`: expected 1 or 2, got 3")
     assert answer.error_code == ErrorCode.INTERNAL
+
+
+class Positive(BaseModel):
+    x: float = Field(ge=0)
+
+
+def root(body: Positive) -> float:
+    return body.x**0.5
+
+
+async def root_async(body: Positive) -> float:
+    return body.x**0.5
+
+
+def root_or_zero(body: Positive, y: float = 0) -> float:
+    return body.x**0.5
+
+
+NEGATIVE = "input `x`: Input should be greater than or equal to 0"
+
+
+@pytest.mark.parametrize("function", [root, root_async, root_or_zero])
+@pytest.mark.parametrize(
+    "values, rows, expected",
+    [
+        ([4, -3, 9], [1, 1, 1], [[2], NEGATIVE, [3]]),
+        ([4, 9, -3], [1, 2], [[2], f"row 1: {NEGATIVE}"]),
+        ([-4, -9], [1, 1], [NEGATIVE] * 2),
+    ],
+)
+def test_wrong_value_fails_its_own_request_of_a_batch(function, values, rows, expected, open_model):
+    made = served_model(function, config=ModelConfig(max_batch_size=8))
+    channel = open_model(made.infer_funcs[0], made=made)
+    payload = channel.payload()
+    tensors = {"x": np.array(values, np.float64).reshape(-1, 1)}
+    ref = add_array(payload, tensors, "x", BY_NAME["FP64"])
+    channel.send(Execute(1, rows, [ref]), payload)
+    received = channel.receive()
+
+    items = sorted(received.frame.items, key=lambda item: item.position)
+    found = [item.error or received.array(item.outputs[0]).ravel().tolist() for item in items]
+    assert found == expected
+    codes = {item.error_code for item in items if item.error}
+    assert codes == {ErrorCode.INVALID_ARG}
 
 
 def test_waiting_thread_leaves_the_timeout_of_its_socket_alone(open_model, monkeypatch):

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import numpy as np
 import pytest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from pytriton.base.errors import InputValueError
 from pytriton.model_config import ModelConfig
 from pytriton.runtime.signatures.served import served_model
 from pytriton.runtime.signatures.signature import SignatureError, read_signature
@@ -35,6 +36,17 @@ class Pair(BaseModel):
 
 class Aliased(BaseModel):
     a: float = Field(alias="b")
+
+
+class Range(BaseModel):
+    low: float
+    high: Annotated[list[float], Field(min_length=2)]
+
+    @model_validator(mode="after")
+    def is_range(self):
+        if self.low > max(self.high):
+            raise ValueError("low is above high")
+        return self
 
 
 def split(body: Text) -> Words:
@@ -78,13 +90,45 @@ def test_values_are_checked_by_pydantic():
         ask(split, text=[b"a"], limit=[-1])
 
 
-def test_batches_are_not_checked_as_they_have_other_types():
+def test_function_gets_one_object_for_a_batch():
     def add(pair: Pair) -> float:
         return pair.a + pair.b
 
     result = ask(add, ModelConfig(max_batch_size=4), a=[[1.0], [2.0]])
 
     assert result == {"output": [[3.0], [4.0]]}
+
+
+BATCHES = ModelConfig(max_batch_size=8)
+
+
+def lengths(body: Text) -> int:
+    return np.array([len(text) for text in body.text])
+
+
+@pytest.mark.parametrize(
+    "limits, problem",
+    [
+        ([[-1]], "^input `limit`: Input should be greater than or equal to 0$"),
+        ([[1], [2], [-3]], "^row 2: input `limit`: Input should be greater than or equal to 0$"),
+    ],
+)
+def test_each_row_of_a_batch_is_checked(limits, problem):
+    texts = [[b"a"]] * len(limits)
+
+    assert ask(lengths, BATCHES, text=texts, limit=np.abs(limits))["output"] == [[1]] * len(limits)
+    with pytest.raises(InputValueError, match=problem):
+        ask(lengths, BATCHES, text=texts, limit=limits)
+
+
+def test_checks_of_several_fields_hold_for_each_row():
+    def width(body: Range) -> float:
+        return body.high.max(axis=1) - body.low
+
+    high = [[1.0, 2.0]] * 2
+    assert ask(width, BATCHES, low=[[1.0], [0.0]], high=high)["output"] == [[1.0], [2.0]]
+    with pytest.raises(InputValueError, match=r"^row 1: input .*low is above high"):
+        ask(width, BATCHES, low=[[1.0], [5.0]], high=high)
 
 
 def test_aliases_are_refused():

@@ -26,6 +26,7 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 MAX_CHARACTERS = 8000  # of a short traceback
 FIRST_LINE = "Traceback (most recent call last):\n"
 _USER_FUNCTION = "_pytriton_user_function"
+_CHECK = "_pytriton_check"
 _OURS = str(PACKAGE_FOLDER) + os.sep
 _HIDDEN = (_OURS, "<frozen importlib")
 # Code that users call and did not write. Its frames are shown, but are not the place to look at.
@@ -74,6 +75,21 @@ def with_user_function(ours: Function, users: Any) -> Function:
     """
     setattr(inspect.unwrap(ours), _USER_FUNCTION, users)
     return ours
+
+
+def with_check(ours: Function, check: Callable[[Any], object]) -> Function:
+    """Note what raises InputValueError for the inputs of a request that a function cannot take.
+
+    The function does so for a batch, before it does anything else.
+    """
+    setattr(inspect.unwrap(ours), _CHECK, check)
+    return ours
+
+
+def check_of(function: Any) -> Callable[[Any], object] | None:
+    """Returns what `with_check` has noted; None if there is nothing."""
+    check: Callable[[Any], object] | None = getattr(inspect.unwrap(function), _CHECK, None)
+    return check
 
 
 def definition_of(function: Any) -> UserFrame | None:

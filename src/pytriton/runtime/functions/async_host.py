@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.base.errors import InputValueError
 from pytriton.base.request_ids import set_request_ids
 from pytriton.runtime.functions.host import ABANDONED, ASYNC_CONCURRENCY, InstanceHost, StreamBatch
 from pytriton.runtime.functions.model_call import is_unrecoverable
@@ -77,9 +78,17 @@ class AsyncInstanceHost(InstanceHost):
         started_ns = time.monotonic_ns()
         payload = self._channel.payload()
         try:
-            results: Any = await self._call.infer_func(self._call.requests(received))
+            requests, wrong = self._call.requests(received), {}
+            try:
+                results: Any = await self._call.infer_func(requests)
+            except InputValueError:
+                wrong = self._call.wrong_values(requests)
+                if not wrong:
+                    raise
+                good = [each for at, each in enumerate(requests) if at not in wrong]
+                results = await self._call.infer_func(good) if good else []
             finished_ns = time.monotonic_ns()
-            frame = self._call.responses(execute, results, started_ns, finished_ns, payload)
+            frame = self._call.responses(execute, results, started_ns, finished_ns, payload, wrong)
         except BaseException as error:  # noqa: BLE001  every error of user code is answered
             self._fail_batch(execute, started_ns, error)
         else:

@@ -11,6 +11,7 @@ import itertools
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
@@ -20,7 +21,7 @@ from pytriton.base.errors import ErrorCode, InputValueError, ServerError, sendab
 from pytriton.base.failure_log import Failure, FailureLog, message_of
 from pytriton.base.failure_records import FailureOrigin, origin_of
 from pytriton.base.request_ids import current_prefix
-from pytriton.base.user_frames import definition_of, user_frames, user_traceback
+from pytriton.base.user_frames import check_of, definition_of, user_frames, user_traceback
 from pytriton.decorators import whole_batch_callable
 from pytriton.exceptions import PyTritonUnrecoverableError, PyTritonValidationError
 from pytriton.proxy.telemetry import end_span, start_span_from_remote
@@ -38,7 +39,7 @@ from pytriton.runtime.transport.payload import add_array
 from pytriton.runtime.transport.refs import TensorRef
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from numpy.typing import NDArray
 
@@ -104,9 +105,40 @@ class FunctionCall:
         self._batching = batching
         self._spans = RequestSpans()
         self._call_whole_batch = whole_batch_callable(infer_func) if batching else None
+        self._check = check_of(infer_func)
 
     def run(self, received: Received, payload: Payload) -> Answer:
         """Call the function and return a frame whose tensors are in `payload`."""
+        try:
+            return self._run(received, payload)
+        except InputValueError:
+            requests = self.requests(received)
+            wrong = self.wrong_values(requests)
+            if not wrong:
+                raise
+        started_ns = time.monotonic_ns()
+        good = [each for position, each in enumerate(requests) if position not in wrong]
+        results = self.infer_func(good) if good else []
+        finished_ns = time.monotonic_ns()
+        execute = received.frame
+        assert isinstance(execute, Execute)
+        return self.responses(execute, results, started_ns, finished_ns, payload, wrong)
+
+    def wrong_values(self, requests: list[Request]) -> dict[int, str]:
+        """Returns why the callable cannot take some requests of a batch, by their positions.
+
+        There are none in a batch of one request, whose error is its own.
+        """
+        wrong: dict[int, str] = {}
+        if self._check is not None and len(requests) > 1:
+            for position, request in enumerate(requests):
+                try:
+                    self._check(request)
+                except InputValueError as error:  # noqa: PERF203  each request has its own
+                    wrong[position] = _text(error)
+        return wrong
+
+    def _run(self, received: Received, payload: Payload) -> Answer:
         execute = received.frame
         assert isinstance(execute, Execute)
         started_ns = time.monotonic_ns()
@@ -172,27 +204,56 @@ class FunctionCall:
         )
 
     def responses(
-        self, execute: Execute, results: Any, started_ns: int, finished_ns: int, payload: Payload
+        self,
+        execute: Execute,
+        results: Any,
+        started_ns: int,
+        finished_ns: int,
+        payload: Payload,
+        wrong: Mapping[int, str] = MappingProxyType({}),
     ) -> ResponsesFrame:
-        """Convert the result of the callable to the final response of each request."""
-        items = self.response_items(execute, results, payload, is_final=True)
+        """Convert the result of the callable to the final response of each request.
+
+        Those with `wrong` values get an error, and the result is that for the others.
+        """
+        positions = None
+        if wrong:
+            positions = [each for each in range(len(execute.rows)) if each not in wrong]
+        items = self.response_items(execute, results, payload, positions, is_final=True)
+        items += [
+            ResponseItem(execute.batch, position, None, True, text, ErrorCode.INVALID_ARG)
+            for position, text in wrong.items()
+        ]
         return ResponsesFrame(started_ns, finished_ns, items)
 
     def response_items(
-        self, execute: Execute, results: Any, payload: Payload, *, is_final: bool
+        self,
+        execute: Execute,
+        results: Any,
+        payload: Payload,
+        positions: Sequence[int] | None = None,
+        *,
+        is_final: bool,
     ) -> list[ResponseItem]:
-        """Convert a returned or yielded result to one response for each request."""
+        """Convert a returned or yielded result to one response for each request, or for some."""
+        count, wanted = len(execute.rows), execute.outputs
+        if positions is None:
+            positions = range(count)
+        elif len(positions) < count:
+            chosen = [wanted.get(position) for position in positions]
+            count = len(positions)
+            wanted = {index: names for index, names in enumerate(chosen) if names is not None}
         if self._device is not None and isinstance(results, list):
             results = [
                 self._device.outputs(each, payload) if isinstance(each, Mapping) else each
                 for each in results
             ]
-        validated = self._validator.validate(results, len(execute.rows), execute.outputs)
+        validated = self._validator.validate(results, count, wanted)
         return [
             ResponseItem(
                 execute.batch, position, self._refs(execute, position, outputs, payload), is_final
             )
-            for position, outputs in enumerate(validated)
+            for position, outputs in zip(positions, validated, strict=True)
         ]
 
     def packers(self, execute: Execute) -> list[ResponsePacker]:

@@ -309,7 +309,7 @@ class Record:
         make: makes an object of values by field.
         fields: the tensors.
         is_mapping: whether objects are dictionaries.
-        make_batch: makes an object of a whole batch, if that is another function.
+        make_batch: makes an object of a whole batch without checks, if `make` checks values.
     """
 
     name: str
@@ -412,7 +412,7 @@ def field_of(name: str, annotation: Any, default: Any) -> RecordField:
 
 
 def _pydantic_record(annotation: Any) -> Record:
-    """Read a pydantic model, which checks the values of a request but not those of a batch."""
+    """Read a pydantic model, which checks the values of a request, and of each row of a batch."""
     fields, hints = [], {}
     for name, field in annotation.__pydantic_fields__.items():
         if field.validation_alias is not None and field.validation_alias != name:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytriton.base.errors import InputValueError
-from pytriton.base.user_frames import with_user_function
+from pytriton.base.user_frames import with_check, with_user_function
 from pytriton.decorators.batching import batch, get_inference_request_batch_size
 from pytriton.decorators.declaration import ModelDeclaration, declaration_of
 from pytriton.exceptions import PyTritonValidationError
@@ -37,6 +37,7 @@ from pytriton.runtime.signatures.values import ValueForm, ValueType
 
 Arrays = Mapping[str, NDArray[Any]]
 InferFunc = Callable[..., Any]
+CallArguments = tuple[list[Any], dict[str, Any]]  # by position and by name
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -55,7 +56,7 @@ def inference_callable(
     """
     call = _AnnotatedCall(function, signature, batched=batched)
     if batched and not signature.is_stream:
-        return with_user_function(_batched(call, signature), function)
+        return with_check(with_user_function(_batched(call, signature), function), call.arguments)
     make = {
         (False, False): _plain,
         (False, True): _coroutine,
@@ -81,6 +82,19 @@ class _AnnotatedCall:
 
     def __call__(self, inputs: Arrays) -> Any:
         """Calls the function with the inputs of a request or a batch."""
+        return self.call(self.arguments(inputs))
+
+    def call(self, arguments: CallArguments) -> Any:
+        """Calls the function with what `arguments` has made."""
+        positional, named = arguments
+        return self._function(*positional, **named)
+
+    def arguments(self, inputs: Arrays) -> CallArguments:
+        """Returns what the function gets for the inputs of a request or a batch.
+
+        Raises:
+            InputValueError: A value is not one that the function takes.
+        """
         rows = self.rows(inputs)
         positional: list[Any] = []
         named: dict[str, Any] = {}
@@ -95,7 +109,7 @@ class _AnnotatedCall:
                 positional.append(value)
             else:
                 named[argument.name] = value
-        return self._function(*positional, **named)
+        return positional, named
 
     def _object(
         self, argument: CallArgument, record: Record, inputs: Arrays, rows: int | None
@@ -110,10 +124,23 @@ class _AnnotatedCall:
             raise InputValueError(
                 f"expected the inputs {', '.join(missing)}, too, as there are {', '.join(given)}"
             )
-        return self._make(record)(**given)
+        if rows is None or record.make_batch is None:
+            return record.make(**given)
+        self._check_rows(record, inputs, rows)
+        return record.make_batch(**given)
 
-    def _make(self, record: Record) -> Callable[..., Any]:
-        return (record.make_batch if self._batched else None) or record.make
+    def _check_rows(self, record: Record, inputs: Arrays, rows: int) -> None:
+        """Raise InputValueError if the class of the record does not take the values of a row."""
+        fields = [field for field in record.fields if field.name in inputs]
+        for row in range(rows):
+            values = {
+                field.name: field.type.from_array(inputs[field.name][row], batched=False)
+                for field in fields
+            }
+            try:
+                record.make(**values)
+            except InputValueError as error:
+                raise InputValueError(f"row {row}: {error}" if rows > 1 else str(error)) from None
 
     def _value(self, field: RecordField, inputs: Arrays, rows: int | None) -> Any:
         """Returns what the function gets for an input; `MISSING` if it gets nothing."""
@@ -123,7 +150,18 @@ class _AnnotatedCall:
         try:
             return field.type.from_array(array, batched=self._batched)
         except ValueError as error:
-            raise InputValueError(f"input `{field.name}`: {error}") from None
+            where = self._row_of(field, array)
+            raise InputValueError(f"{where}input `{field.name}`: {error}") from None
+
+    def _row_of(self, field: RecordField, array: NDArray[Any]) -> str:
+        """Returns which row has a wrong value, as the beginning of a message."""
+        if self._batched and len(array) > 1:
+            for row in range(len(array)):
+                try:
+                    field.type.from_array(array[row : row + 1], batched=True)
+                except ValueError:  # noqa: PERF203  the first one is the last
+                    return f"row {row}: "
+        return ""
 
     def outputs(self, result: Any, rows: int | None) -> dict[str, NDArray[Any]]:
         """Converts a result of the function.
@@ -217,16 +255,21 @@ def _batched(call: _AnnotatedCall, signature: CallableSignature) -> InferFunc:
 
         return batch(infer_whole)  # the server may pass whole batches then, without splitting them
 
+    def prepared(requests: Sequence[Arrays]) -> list[tuple[_Batch, CallArguments]]:
+        # All are read before one is called: after a wrong value, the others are called again.
+        return [(joined, call.arguments(joined.inputs)) for joined in _batches(requests)]
+
     def infer(requests: Sequence[Arrays]) -> list[dict[str, NDArray[Any]]]:
         results: list[dict[str, NDArray[Any]]] = [{}] * len(requests)
-        for joined in _batches(requests):
-            joined.keep(call.outputs(call(joined.inputs), call.rows(joined.inputs)), results)
+        for joined, arguments in prepared(requests):
+            joined.keep(call.outputs(call.call(arguments), call.rows(joined.inputs)), results)
         return results
 
     async def infer_async(requests: Sequence[Arrays]) -> list[dict[str, NDArray[Any]]]:
         results: list[dict[str, NDArray[Any]]] = [{}] * len(requests)
-        for joined in _batches(requests):
-            joined.keep(call.outputs(await call(joined.inputs), call.rows(joined.inputs)), results)
+        for joined, arguments in prepared(requests):
+            outputs = call.outputs(await call.call(arguments), call.rows(joined.inputs))
+            joined.keep(outputs, results)
         return results
 
     return infer_async if signature.is_async else infer
