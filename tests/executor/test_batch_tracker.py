@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 import types
 
 import pytest
@@ -18,7 +19,7 @@ from pytriton.base.messages import (
     InferTensor,
 )
 from pytriton.base.model_spec import Reshape
-from pytriton.runtime.executor import device_regions
+from pytriton.runtime.executor import batch_tensors, batch_tracker, device_regions
 from pytriton.runtime.executor.batch_tracker import BatchTracker
 from pytriton.runtime.executor.columns import ChunkSignature, make_members, shared_request
 from pytriton.runtime.executor.inference import ModelLabels, burst_outcomes
@@ -54,12 +55,14 @@ class Rig:
         self.sizes: dict[int, list[int]] = {}
         self.stops = False
         self.charged: dict[int, tuple[int, int]] = {}  # by batch
+        self.times_ns: list[tuple[int, int]] = []
 
     def begin(self, count: int = 1) -> None:
         for _ in range(count):
             self.tracker.begin([inference()], 0, Payload(None))
 
     def on_outcomes(self, instance, batch, outcomes, times_ns):
+        self.times_ns.append(times_ns)
         self.charged[batch.id] = (batch.processor_ns, batch.bytes_out)
         for outcome in outcomes:
             end = "answer" if outcome.error is None else outcome.error.message
@@ -101,23 +104,174 @@ def test_stream_that_goes_on_when_the_instance_is_stopped_ends_once(rig):
     assert rig.ends[2].count("stopped") == 1
 
 
-def test_response_that_cannot_be_read_is_an_error_and_others_are_passed_on(rig, caplog):
+@pytest.fixture
+def first_output_fails(monkeypatch):
+    """The server makes a mistake while it reads the first output."""
+    calls = []
+
+    def make(received, ref):
+        calls.append(ref)
+        if len(calls) == 1:
+            raise RuntimeError
+        return batch_tensors.make_output(received, ref)
+
+    monkeypatch.setattr(batch_tracker, "make_output", make)
+
+
+@pytest.mark.usefixtures("first_output_fails")
+def test_response_that_the_server_fails_to_read_is_an_error_and_others_are_passed_on(rig, caplog):
     rig.begin(2)
-    rig.hear(ResponsesFrame(0, 0, [ResponseItem(1, 0, [IN_A_BLOCK]), ResponseItem(2, 0, [RESULT])]))
+    rig.hear(ResponsesFrame(0, 0, [ResponseItem(1, 0, [RESULT]), ResponseItem(2, 0, [RESULT])]))
 
     assert rig.ends == {1: [UNEXPECTED], 2: ["answer"]}
     (record,) = caplog.records
-    assert record.exc_info[0] is KeyError
+    assert record.exc_info[0] is RuntimeError
     assert not rig.tracker.has_requests
 
 
-def test_result_that_cannot_be_read_fails_its_batch(rig, caplog):
+@pytest.mark.usefixtures("first_output_fails")
+def test_result_that_the_server_fails_to_read_fails_its_batch(rig, caplog):
     rig.begin(2)
-    rig.hear(BatchResult(1, 0, 0, [IN_A_BLOCK]))
+    rig.hear(BatchResult(1, 0, 0, [RESULT]))
     rig.hear(BatchResult(2, 0, 0, [RESULT]))
 
     assert rig.ends == {1: [UNEXPECTED], 2: ["answer"]}
-    assert [record.exc_info[0] for record in caplog.records] == [KeyError]
+    assert [record.exc_info[0] for record in caplog.records] == [RuntimeError]
+
+
+def test_answers_before_one_that_breaks_a_rule_are_passed_on(rig):
+    rig.begin(3)
+    items = [ResponseItem(1, 0, [RESULT]), ResponseItem(2, 0, [IN_A_BLOCK]), ResponseItem(3, 0)]
+    with pytest.raises(ProtocolError, match="expected a block of this message"):
+        rig.hear(ResponsesFrame(0, 0, items))
+    assert rig.ends == {1: ["answer"]}
+    rig.tracker.fail_all(InternalError("ended"))
+
+    assert rig.ends == {1: ["answer"], 2: ["ended"], 3: ["ended"]}
+
+
+WRONG_OUTPUTS = {
+    "in no block": IN_A_BLOCK,
+    "beyond the message": TensorRef("y", FP32.number, (1, 1), 62, 4),
+    "shorter than its shape": TensorRef("y", FP32.number, (1, 2), 0, 4),
+    "longer than its shape": TensorRef("y", FP32.number, (1, 0), 0, 4),
+    "of a huge shape": TensorRef("y", FP32.number, (1 << 40, 1 << 40), 0, 4),
+    "texts without their lengths": TensorRef("y", BYTES.number, (1, 3), 0, 8),
+}
+
+
+@pytest.mark.parametrize("output", WRONG_OUTPUTS.values(), ids=WRONG_OUTPUTS)
+@pytest.mark.parametrize("count", [1, 2])
+def test_output_whose_bytes_are_not_there_ends_the_instance_with_its_batch(rig, output, count):
+    rig.tracker.begin([inference() for _ in range(count)], 0, Payload(None))
+    with pytest.raises(ProtocolError, match="expected"):
+        rig.hear(BatchResult(1, 0, 0, [output]))
+    assert not rig.ends
+    rig.tracker.fail_all(InternalError("ended"))
+
+    assert rig.ends == {1: ["ended"] * count}
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        TensorRef("y", FP32.number, (3, 1), 0, 12),
+        TensorRef("y", FP32.number, (), 0, 4),
+        TensorRef("y", BYTES.number, (2, 1), 0, 10),
+        TensorRef("y", BYTES.number, (2, 1), 0, 10, pieces=[5, 6]),
+        TensorRef("y", BYTES.number, (2, 1), 0, 10, pieces=[10]),
+    ],
+)
+def test_output_that_cannot_be_cut_by_requests_ends_the_instance(rig, output):
+    rig.tracker.begin([inference(), inference()], 0, Payload(None))
+    with pytest.raises(ProtocolError, match="expected"):
+        rig.hear(BatchResult(1, 0, 0, [output]))
+    assert rig.tracker.has_requests
+
+
+def test_outputs_that_name_the_same_bytes_over_and_over_end_the_instance(rig):
+    rig.begin(2)
+    outputs = [TensorRef(f"y{number}", FP32.number, (1, 8), 0, 32) for number in range(100)]
+    with pytest.raises(ProtocolError, match="expected outputs of at most 64 bytes together"):
+        rig.hear(BatchResult(1, 0, 0, outputs))
+    with pytest.raises(ProtocolError, match="expected outputs of at most 64 bytes together"):
+        rig.hear(ResponsesFrame(0, 0, [ResponseItem(2, 0, outputs)]))
+
+
+LATE_NS = 1 << 61
+
+
+@pytest.mark.parametrize("times_ns", [(1, LATE_NS), (LATE_NS, LATE_NS), (2, 1)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda *times: BatchResult(1, *times, [RESULT]),
+        lambda *times: ResponsesFrame(*times, [ResponseItem(1, 0, [RESULT])]),
+        lambda *times: BatchFailure(1, *times, "no", 1),
+    ],
+)
+def test_answer_of_another_time_ends_the_instance(rig, make, times_ns):
+    rig.begin()
+    with pytest.raises(ProtocolError, match="expected times in their order that are not after"):
+        rig.hear(make(*times_ns))
+    assert rig.tracker.has_requests
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        BatchResult(1, 5, 5, [RESULT]),
+        ResponsesFrame(5, 5, [ResponseItem(1, 0, [RESULT])]),
+        ResponsesFrame(5, 5, [], rows=ResponseRows([BurstRef(1, 0, 4)], [NUMBERS])),
+        BatchFailure(1, 5, 5, "no", 1),
+    ],
+)
+def test_answer_does_not_begin_before_its_batch(rig, frame):
+    rig.tracker.begin([inference()], 1000, Payload(None))
+    rig.hear(frame)
+
+    assert rig.times_ns == [(1000, 1000)]
+
+
+def test_times_of_another_machine_are_those_of_its_clock(rig):
+    rig.node = "node-7"
+    rig.begin()
+    rig.hear(BatchResult(1, LATE_NS, LATE_NS + 500, [RESULT]))
+    ((started_ns, finished_ns),) = rig.times_ns
+
+    assert finished_ns - started_ns == 500
+    assert finished_ns <= time.monotonic_ns()
+
+
+def test_more_small_responses_than_a_message_has_end_the_instance(rig):
+    rig.begin()
+    empty = TensorRef("y", FP32.number, (0,), 0, 0)
+    bursts = [BurstRef(1, 0, batch_tensors.MAX_BURST), BurstRef(1, 0, 1)]
+    with pytest.raises(ProtocolError, match="expected at most 65536 responses in a message"):
+        rig.hear(rows_frame(*bursts, output=empty))
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        IN_A_BLOCK,
+        TensorRef("y", FP32.number, (1,), 0, 4),
+        TensorRef("y", BYTES.number, (1,), 0, 9),
+        TensorRef("y", BYTES.number, (1,), 0, 10, pieces=[5, 6]),
+        TensorRef("y", BYTES.number, (1,), 0, 10, pieces=[10]),
+    ],
+)
+def test_rows_that_are_not_there_end_the_instance(rig, output):
+    rig.begin()
+    with pytest.raises(ProtocolError, match="expected"):
+        rig.hear(rows_frame(BurstRef(1, 0, 2), output=output))
+    assert not rig.ends
+
+
+def test_response_that_is_to_be_executed_again_and_goes_on_ends_the_instance(rig):
+    rig.begin()
+    with pytest.raises(ProtocolError, match="expected that a request ends"):
+        rig.hear(ResponsesFrame(0, 0, [ResponseItem(1, 0, None, False, is_rescheduled=True)]))
 
 
 def test_failure_with_an_unknown_code_fails_its_batch(rig):
@@ -164,17 +318,18 @@ def test_rows_of_requests_that_have_ended_are_dropped(rig):
 
 def test_rows_of_different_sizes_are_split_by_them(rig):
     rig.begin(2)
-    sizes = [1, 0, 2, 1]
-    texts = TensorRef("y", BYTES.number, (1,), 0, 4, pieces=sizes)
+    sizes = [5, 4, 6, 5]
+    texts = TensorRef("y", BYTES.number, (1,), 0, 20, pieces=sizes)
     rig.hear(rows_frame(BurstRef(1, 0, 3), BurstRef(2, 0, 1), output=texts))
 
-    assert rig.sizes == {1: [1, 0, 2], 2: [1]}
+    assert rig.sizes == {1: [5, 4, 6], 2: [5]}
 
 
-def test_rows_that_cannot_be_read_are_errors_that_end_nothing(rig, caplog):
+def test_rows_that_cannot_be_read_are_errors_that_end_nothing(rig, caplog, monkeypatch):
     rig.begin()
-    lost = TensorRef("y", UINT8.number, (1,), 0, 4, block=7)
-    rig.hear(rows_frame(BurstRef(1, 0, 2), output=lost))
+    with monkeypatch.context() as patch:
+        patch.setattr(batch_tracker, "split_rows", None)
+        rig.hear(rows_frame(BurstRef(1, 0, 2)))
     rig.hear(ResponsesFrame(0, 0, [ResponseItem(1, 0)]))
 
     assert rig.ends == {1: [UNEXPECTED, UNEXPECTED, "answer"]}

@@ -16,21 +16,27 @@ from pytriton.base.errors import InternalError, NotFoundError, UnavailableError
 from pytriton.base.messages import DeviceExport, DeviceWish
 from pytriton.runtime.executor import call_server, device_regions
 from pytriton.runtime.executor.device_blocks import DeviceLedger, replace_data
+from pytriton.runtime.transport import peer_account
 from pytriton.runtime.transport.arena import SEGMENT_BYTES, Arena
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
 from pytriton.runtime.transport.frames import (
     STANDARD_ERROR,
+    BatchResult,
     CallCredit,
     CancelCall,
     DeviceNotes,
+    Finalized,
     InferCallFrame,
     InferReply,
+    Initialized,
+    ReadyReport,
     ServiceCall,
     ServiceReply,
     WorkerLogLine,
 )
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.refs import TensorRef
 from tests.executor.worker_rig import WorkerRig, place, response
 
 SMALL = np.arange(6, dtype=np.int32)
@@ -101,9 +107,10 @@ def test_caller_that_could_not_open_memory_gets_outputs_on_the_host(rig):
     wishes = []
     rig.instance.device_ledger.refusal = ""
     owner = DeviceLedger(rig.instance, lambda: None, rig.loop, lambda _: None)
-    for unopened in ({}, {device_regions.add_region(owner): "cannot_open"}):
+    regions = ({}, {device_regions.add_region(owner): "cannot_open"})
+    for number, unopened in enumerate(regions):
         rig.instance.device_ledger.on_notes(DeviceNotes(unopened=unopened))
-        rig.far.send(InferCallFrame(7, "other", -1, [], device_wish=DeviceWish()))
+        rig.far.send(InferCallFrame(number, "other", -1, [], device_wish=DeviceWish()))
         rig.turn()
         wishes.append(rig.services.calls[-1].frame.device_wish)
 
@@ -277,6 +284,85 @@ def test_service_that_raises_is_answered_where_an_answer_is_wanted(rig, caller, 
     rig.turn()
 
     assert caller.receive().frame == ServiceReply(3, None, text)
+
+
+@pytest.mark.parametrize(
+    "frame", [BatchResult(1, 0, 0, []), Initialized(), ReadyReport(1, True), Finalized()]
+)
+def test_forked_process_that_is_no_worker_is_shown_out(rig, forked, caplog, frame):
+    forked.send(frame)
+    rig.turn()
+
+    assert rig.instance._fork_listener.callers == 0
+    assert "expected a call or a line of the log, got a frame" in caplog.text
+
+
+def is_shown_out(rig, caller):
+    """Whether the server has ended the connection, and let all calls go."""
+    if caller is rig.far:
+        return rig.deaths == ["its answer could not be read"]
+    return rig.instance._fork_listener.callers == 0 and not rig.deaths
+
+
+def test_number_of_a_call_that_is_open_is_not_given_again(rig, caller, caplog):
+    made = call(rig, caller, 7)
+    caller.send(InferCallFrame(7, "other", -1, []))
+    rig.turn()
+
+    assert is_shown_out(rig, caller)
+    assert made.events == ["cancel"]
+    assert "expected a call with a new number, got 7 again" in caplog.text
+
+
+def test_number_of_open_calls_is_bounded(rig, caller, caplog, monkeypatch):
+    monkeypatch.setattr(peer_account, "MAX_CALLS", 3)
+    for number in range(1, 4):
+        call(rig, caller, number).sink.on_response(None, final=True)
+    made = [call(rig, caller, number) for number in (4, 5)]
+    caller.send(ServiceCall(6, "is_model_ready", {"name": "other"}))
+    caller.send(ServiceCall(0, "set", {"metric": 1}))
+    rig.turn()
+    assert not rig.deaths
+    caller.send(ServiceCall(7, "is_model_ready", {"name": "other"}))
+    rig.turn()
+
+    assert is_shown_out(rig, caller)
+    assert [each.events for each in made] == [["cancel"], ["cancel"]]
+    assert "expected at most 3 open calls" in caplog.text
+
+
+def test_inputs_of_open_calls_are_bounded(rig, caller, caplog, monkeypatch):
+    monkeypatch.setattr(peer_account, "MAX_CALL_BYTES", 50_000)
+    small = np.zeros(5000, np.int32)
+    for number in range(1, 4):
+        caller.send(InferCallFrame(number, "other", -1, []))
+        refs, payload = place(caller, x=small)
+        caller.send(InferCallFrame(number + 10, "other", -1, refs), payload)
+        rig.turn()
+
+    assert is_shown_out(rig, caller)
+    assert "with inputs of 50000 bytes" in caplog.text
+
+
+def test_input_that_is_not_in_its_message_ends_the_caller(rig, caller, caplog):
+    for ref in (TensorRef("x", 11, (1,), 0, 4), TensorRef("x", 11, (1,), 0, 4, block=99)):
+        if not is_shown_out(rig, caller):
+            caller.send(InferCallFrame(7, "other", -1, [ref]))
+            rig.turn()
+
+    assert is_shown_out(rig, caller)
+    assert not rig.services.calls
+    assert "expected an input whose bytes are there" in caplog.text
+
+
+def test_credit_of_a_caller_does_not_widen_its_window(rig, caller):
+    made = call(rig, caller)
+    caller.send(CallCredit(7, 1 << 32))
+    rig.turn()
+    for _ in range(RESPONSE_WINDOW):
+        made.sink.on_response(response(), final=False)
+
+    assert made.events == ["pause"]
 
 
 def test_log_line_reaches_the_log(rig, caller):

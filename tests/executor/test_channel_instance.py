@@ -13,7 +13,13 @@ from pytriton.base.messages import InferTensor, TraceContext
 from pytriton.runtime.executor.channel_instance import ChannelInstance
 from pytriton.runtime.executor.inference import ModelLabels, burst_outcomes
 from pytriton.runtime.transport.arena import SEGMENT_BYTES, Arena, MemoryTrimmer
-from pytriton.runtime.transport.frames import Credit, Execute, ResponseItem, ResponsesFrame
+from pytriton.runtime.transport.frames import (
+    Credit,
+    Execute,
+    ResponseItem,
+    ResponsesFrame,
+    WorkerLogLine,
+)
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from tests.fakes import inference
@@ -158,6 +164,29 @@ def test_process_that_goes_while_messages_wait_is_noticed(rig):
 
     assert len(rig.events) == 2
     assert rig.events[1] == "its process ended"
+
+
+def test_answers_that_came_before_sending_failed_are_passed_on(rig):
+    answered, open_ = rig.execute(), rig.execute()
+    rig.far.send(ResponsesFrame(0, 0, [ResponseItem(answered.batch_id, 0, [])]))
+    rig.far.close()
+    rig.instance.grant(open_, 1)  # before the loop has read anything
+    rig.loop.call_soon(rig.instance.cancel, open_)
+    rig.instance._channel._report_lost(BrokenPipeError())
+    answer, lost, death = rig.events
+
+    assert answer.error is None
+    assert lost.error is not None
+    assert death == "its process ended"
+
+
+def test_frame_that_is_no_answer_ends_the_instance(rig, caplog):
+    rig.execute()
+    rig.far.send(WorkerLogLine("INFO", "hello", "model.py", 3))
+    rig.turn()
+
+    assert rig.events[1] == "its answer could not be read"
+    assert "expected an answer, got a frame WorkerLogLine" in caplog.text
 
 
 def test_request_that_is_over_is_neither_cancelled_nor_granted(rig):

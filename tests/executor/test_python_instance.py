@@ -8,6 +8,7 @@ import socket
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from pytriton.base.errors import InternalError
 from pytriton.runtime.executor import python_instance
@@ -189,6 +190,15 @@ def test_death_in_initialize_is_raised_with_its_cause(rig, is_eof_first):
     assert rig.deaths == []
 
 
+def test_worker_that_cannot_be_told_what_to_load_is_killed(rig):
+    frame = structs.replace(INITIALIZE, arguments={"model_name": "\ud800"})
+    with pytest.raises(UnicodeEncodeError):
+        rig.loop.run_until_complete(rig.instance.initialize(frame))
+
+    assert rig.kills == 1
+    assert rig.services.closed == 1
+
+
 def test_initialization_that_takes_too_long_can_be_given_up(rig):
     async def initialize():
         await asyncio.wait_for(rig.instance.initialize(INITIALIZE), 0.01)
@@ -280,6 +290,19 @@ def test_message_that_makes_no_sense_ends_the_worker(rig, caplog):
 
     assert rig.deaths == ["its answer could not be read"]
     assert rig.kills == 1
+
+
+def test_message_that_breaks_a_rule_ends_the_worker_at_once_with_one_line(rig, caplog):
+    batch = rig.start().execute()
+    rig.far.send(BatchResult(batch, 2, 1, []))
+    rig.turn()
+
+    assert rig.deaths == ["its answer could not be read"]
+    assert rig.kills == 1
+    (record,) = caplog.records
+    assert record.exc_info is None
+    text = "instance m_0_0: a message could not be read, which ends it: expected times in their"
+    assert record.getMessage().startswith(text)
 
 
 # Stopping

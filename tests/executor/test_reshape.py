@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytriton.base import dtypes
-from pytriton.base.errors import UNEXPECTED
 from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.base.model_spec import Reshape
 from pytriton.runtime.executor.batch_tensors import add_input, reshape_inputs
@@ -185,18 +184,6 @@ def test_outputs_of_a_batch_have_the_shape_that_clients_expect(tracker):
     hear(made, BatchResult(1, 0, 0, [output(2, 2, 2)]))
 
     assert [each.response.outputs[0].shape for each in events.outcomes] == [(1, 4), (1, 4)]
-
-
-def test_batch_whose_answer_cannot_be_read_fails(tracker, caplog):
-    made, events = tracker
-    without_sizes = TensorRef("z", dtypes.BYTES.number, (2, 1), 0, 10)
-    hear(made, BatchResult(1, 0, 0, [without_sizes]))
-
-    assert [each.error.message for each in events.outcomes] == [UNEXPECTED] * 2
-    assert not made.running
-    (record,) = caplog.records
-    assert record.exc_info[0] is AssertionError
-    assert record.getMessage().startswith("unexpected error in the server while it read an answer")
 
 
 def test_batch_with_an_output_of_another_size_fails(tracker):

@@ -12,11 +12,13 @@ from pytriton.base.messages import InferRequest, InferTensor, OutputBurst
 from pytriton.runtime.executor.columns import LARGE_ROW_BYTES, OutputColumn
 from pytriton.runtime.transport.frames import RequestDetails
 from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
+from pytriton.runtime.transport.peer_account import ProtocolError
 from pytriton.runtime.transport.refs import TensorRef
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from pytriton.base.dtypes import DataType
     from pytriton.base.model_spec import Reshape
     from pytriton.runtime.executor.columns import ChunkRun
     from pytriton.runtime.executor.inference import Inference, RunningBatch
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 # Inputs of front ends that are larger together are joined by the instance, not by the event loop.
 LARGE_BATCH_BYTES = 128 << 10
+MAX_BURST = 1 << 16  # small responses in one message; hosts send a few dozen together
+FEW_OUTPUTS = 16  # of one response: they may name the same bytes
+LENGTH_BYTES = 4  # before each element of BYTES
 Shape = tuple[int, ...]
 
 
@@ -33,16 +38,74 @@ def make_tensor(received: Received, ref: TensorRef) -> InferTensor:
     return InferTensor(ref.name, BY_NUMBER[ref.dtype], ref.shape, received.buffer(ref))
 
 
+def make_input(received: Received, ref: TensorRef) -> InferTensor:
+    """Like `make_tensor`, for an input of a call, which is validated as that of any request.
+
+    Raises:
+        ProtocolError: Its bytes are not in the message.
+    """
+    try:
+        buffer = received.column(ref, 0, ref.size)
+    except KeyError:
+        buffer = None
+    if buffer is None or len(buffer) != ref.size:
+        raise ProtocolError(f"expected an input whose bytes are there, got {ref}")
+    return InferTensor(ref.name, BY_NUMBER[ref.dtype], ref.shape, buffer)
+
+
+def make_output(received: Received, ref: TensorRef) -> InferTensor:
+    """Like `make_tensor`, for an output of a model.
+
+    Raises:
+        ProtocolError: Its bytes are not in the message, or do not fit its datatype and shape.
+    """
+    dtype = BY_NUMBER[ref.dtype]
+    return InferTensor(ref.name, dtype, ref.shape, _bytes_of(received, ref, dtype))
+
+
+def _bytes_of(received: Received, ref: TensorRef, dtype: DataType, count: int = 1) -> memoryview:
+    """Returns the bytes of `count` outputs of a shape: the one check of what a reference says.
+
+    The limits of its numbers were checked when its message was decoded.
+    """
+    size = ref.size
+    try:
+        buffer = received.column(ref, 0, size)  # outputs have no parts, which are for instances
+    except KeyError:
+        raise ProtocolError(f"expected a block of this message, got {ref}") from None
+    least = prod(ref.shape) * count * (dtype.itemsize or LENGTH_BYTES)
+    # Elements of BYTES have their length before them, and are longer.
+    if len(buffer) != size or (least != size and (dtype.itemsize or least > size)):
+        raise ProtocolError(
+            f"expected a tensor whose bytes are there and fit its shape, got {ref} with "
+            f"{len(buffer)} bytes"
+        )
+    return buffer
+
+
+def check_total(received: Received, refs: Sequence[TensorRef]) -> None:
+    """Refuse outputs that name the same bytes over and over; for a response of many outputs."""
+    named = sum([ref.size for ref in refs])
+    sent = len(received.message) + sum([block.nbytes for block in received.blocks.values()])
+    if named > sent:
+        raise ProtocolError(f"expected outputs of at most {sent} bytes together, got {named}")
+
+
 def split_rows(
     received: Received, refs: Sequence[TensorRef], counts: Sequence[int]
 ) -> list[list[OutputBurst]]:
     """Returns the outputs of each burst; `counts` has the numbers of responses in their order."""
     bursts: list[list[OutputBurst]] = [[] for _ in counts]
+    total = sum(counts)
+    if total > MAX_BURST:
+        raise ProtocolError(f"expected at most {MAX_BURST} responses in a message, got {total}")
     for ref in refs:
         name, dtype, shape, pieces = ref.name, BY_NUMBER[ref.dtype], ref.shape, ref.pieces
         # A copy: slices of bytes take half as long, and rows are small.
-        buffer = bytes(received.buffer(ref))
-        each = 0 if pieces else ref.size // sum(counts)
+        buffer = bytes(_bytes_of(received, ref, dtype, total))
+        if (len(pieces) != total or sum(pieces) != ref.size) if pieces else ref.size % total:
+            raise ProtocolError(f"expected the bytes of {total} responses, got {ref}")
+        each = 0 if pieces else ref.size // total
         row = start = 0
         for outputs, count in zip(bursts, counts, strict=True):
             sizes = pieces[row : row + count]
@@ -56,12 +119,16 @@ def split_rows(
 def split_output(received: Received, ref: TensorRef, rows: list[int]) -> list[InferTensor]:
     """Returns the parts of an output of a whole batch; `rows` has those of each request."""
     dtype, name, tail = BY_NUMBER[ref.dtype], ref.name, ref.shape[1:]
-    buffer = received.buffer(ref)
+    buffer = _bytes_of(received, ref, dtype)
+    count = sum(rows)
+    if not ref.shape or ref.shape[0] != count:
+        raise ProtocolError(f"expected an output of {count} rows, got {ref}")
     if dtype is BYTES:
         sizes = ref.pieces
-        assert len(sizes) == len(rows)
+        if len(sizes) != len(rows) or sum(sizes) != ref.size:
+            raise ProtocolError(f"expected the bytes of {len(rows)} requests, got {ref}")
     else:
-        row_bytes = ref.size // ref.shape[0] if ref.shape[0] else 0
+        row_bytes = ref.size // count if count else 0
         sizes = [each * row_bytes for each in rows]
     row_shape = (1, *tail)
     tensors = []
@@ -195,10 +262,13 @@ def output_columns(
         is_large = ref.block or ref.size > INLINE_TENSOR_BYTES
         if is_large and row_bytes > LARGE_ROW_BYTES:
             return None
-        column = OutputColumn(ref.name, dtype, shape, row_bytes, received.buffer(ref))
+        buffer = _bytes_of(received, ref, dtype)
+        column = OutputColumn(ref.name, dtype, shape, row_bytes, buffer)
         if dtype is BYTES:
             if len(ref.pieces) != len(batch.inferences):
                 return None
+            if sum(ref.pieces) != ref.size:
+                raise ProtocolError(f"expected the bytes of all requests, got {ref}")
             column.row_bytes = 0
             column.offsets = _row_offsets(
                 ref.pieces, [inference.request.rows for inference in batch.inferences]

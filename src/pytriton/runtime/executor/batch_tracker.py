@@ -6,6 +6,7 @@ Every instance that communicates in frames has a tracker. The tracker itself doe
 
 from __future__ import annotations
 
+import time
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,12 @@ from pytriton.base.errors import error_for_clients, error_from_code
 from pytriton.base.messages import InferResponse, ResponseBurst
 from pytriton.runtime.executor import device_regions
 from pytriton.runtime.executor.batch_tensors import (
+    FEW_OUTPUTS,
     add_columns,
     add_input,
+    check_total,
     device_input,
+    make_output,
     make_tensor,
     output_columns,
     request_details,
@@ -26,7 +30,7 @@ from pytriton.runtime.executor.batch_tensors import (
     split_rows,
 )
 from pytriton.runtime.executor.columns import find_runs
-from pytriton.runtime.executor.device_blocks import is_sharing, ledger_of, replace_data
+from pytriton.runtime.executor.device_blocks import is_sharing, ledger_of
 from pytriton.runtime.executor.inference import CLOSED_SINK, Outcome, RunningBatch
 from pytriton.runtime.transport.frames import (
     BatchFailure,
@@ -39,7 +43,7 @@ from pytriton.runtime.transport.frames import (
 from pytriton.runtime.transport.peer_account import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from pytriton.base.errors import ServerError
     from pytriton.base.messages import (
@@ -51,7 +55,13 @@ if TYPE_CHECKING:
         OutputBurst,
     )
     from pytriton.runtime.executor.columns import ChunkExecutionTrace, ChunkRun
-    from pytriton.runtime.executor.inference import Inference, Instance, InstanceEvents, ModelLabels
+    from pytriton.runtime.executor.inference import (
+        BatchCosts,
+        Inference,
+        Instance,
+        InstanceEvents,
+        ModelLabels,
+    )
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.frames import ResponseItem, ResponseRows
     from pytriton.runtime.transport.refs import TensorRef
@@ -338,11 +348,23 @@ class BatchTracker:
             self._fail(batch, error, (batch.started_ns, batch.started_ns))
 
     def _handle_result(self, received: Received, frame: BatchResult) -> None:
-        batch = self.running.pop(frame.batch, None)
-        self.executing.pop(frame.batch, None)
+        batch = self.running.get(frame.batch)
         if batch is None:
+            self.executing.pop(frame.batch, None)
             self._check_closed(frame.batch)
             return
+        times_ns = (frame.started_ns, frame.finished_ns)
+        if not batch.started_ns <= times_ns[0] <= times_ns[1] <= time.monotonic_ns():
+            times_ns = self._plausible_times(times_ns, batch)
+        try:
+            error = self._reshape(frame.outputs) if self._labels.output_reshapes else None
+            outcomes = self._outcomes(received, frame, batch) if error is None else []
+        except ProtocolError:
+            raise  # the instance ends, and the batch with it
+        except Exception as failure:  # noqa: BLE001  the requests of the batch end with it
+            error = self._read_error(failure)
+        del self.running[frame.batch]
+        self.executing.pop(frame.batch, None)
         costs = self.events.costs
         if costs is not None:
             costs.worker_ns += frame.processor_ns
@@ -353,18 +375,32 @@ class BatchTracker:
             if batch.is_traced:
                 batch.processor_ns += frame.processor_ns
                 batch.bytes_out += _size(frame.outputs)
-        times_ns = (frame.started_ns, frame.finished_ns)
-        try:
-            error = self._reshape(frame.outputs) if self._labels.output_reshapes else None
-            outcomes = self._outcomes(received, frame, batch) if error is None else []
-        except Exception as failure:  # noqa: BLE001  the requests of the batch end with it
-            error = self._read_error(failure)
         if error is not None:
             batch.answered = ()
             self._fail(batch, error, times_ns)
             return
         batch.open_positions.clear()
         self.events.on_outcomes(self._instance, batch, outcomes, times_ns)
+
+    def _plausible_times(
+        self, times_ns: tuple[int, int], batch: RunningBatch | None
+    ) -> tuple[int, int]:
+        """Returns when a model computed something, of an answer to a batch or to several.
+
+        Raises:
+            ProtocolError: The model has not been there then.
+        """
+        now_ns = time.monotonic_ns()
+        started_ns, finished_ns = times_ns
+        began_ns = 0 if batch is None else batch.started_ns
+        if getattr(self._instance, "node", ""):  # another machine, which has a clock of its own
+            return now_ns - max(0, min(finished_ns - started_ns, now_ns - began_ns)), now_ns
+        if not 0 <= started_ns <= finished_ns <= now_ns:
+            raise ProtocolError(
+                f"expected times in their order that are not after {now_ns}, got {started_ns} and "
+                f"{finished_ns}"
+            )
+        return max(started_ns, began_ns), max(finished_ns, began_ns)
 
     def _read_error(self, error: Exception) -> ServerError:
         """Returns the error of requests whose answer could not be read."""
@@ -377,7 +413,9 @@ class BatchTracker:
             return self._split_others(received, frame, batch) if batch.has_others else []
         if len(batch.inferences) == 1:
             # There is nothing to split; skipping that saves 4 microseconds for a single request.
-            outputs = [make_tensor(received, ref) for ref in frame.outputs]
+            if len(frame.outputs) > FEW_OUTPUTS:
+                check_total(received, frame.outputs)
+            outputs = [make_output(received, ref) for ref in frame.outputs]
             return [Outcome(0, self._response(batch.inferences[0].request, outputs))]
         return self._split(received, frame, batch)
 
@@ -441,27 +479,36 @@ class BatchTracker:
                 )
             returned = self.executing.pop(frame.returned_batch, None)
         times_ns = (frame.started_ns, frame.finished_ns)
+        if not 0 <= times_ns[0] <= times_ns[1] <= time.monotonic_ns():
+            times_ns = self._plausible_times(times_ns, None)
         costs = self.events.costs
         if costs is not None:
-            costs.worker_ns += frame.processor_ns
-            costs.to_gpu_bytes += frame.copied[0]
-            costs.to_host_bytes += frame.copied[1]
-            # One loop for all: with a call for each it takes three times as long.
-            costs.bytes_out += sum([ref.size for item in frame.items for ref in item.outputs or ()])
-            if frame.rows is not None:
-                costs.bytes_out += _size(frame.rows.outputs)
-            if self._traced:
-                self._charge_traced(frame)
+            self._charge(frame, costs)
         if frame.rows is not None:
             self._handle_rows(received, frame.rows, times_ns)
-        by_batch = self._outcomes_by_batch(received, frame)
+        by_batch, breach = self._outcomes_by_batch(received, frame)
         for batch_id, (batch, outcomes) in by_batch.items():
             if not batch.open_positions:
                 # It is gone if the outcomes of another batch made their receiver stop the instance.
                 self.running.pop(batch_id, None)
-            self.events.on_outcomes(self._instance, batch, outcomes, times_ns)
+            own_ns = times_ns if times_ns[0] >= batch.started_ns else _since(batch, times_ns)
+            self.events.on_outcomes(self._instance, batch, outcomes, own_ns)
+        if breach is not None:
+            raise breach
         if returned is not None and returned.id not in by_batch:
             self.events.on_outcomes(self._instance, returned, [], times_ns)
+
+    def _charge(self, frame: ResponsesFrame, costs: BatchCosts) -> None:
+        """Add the costs of a message."""
+        costs.worker_ns += frame.processor_ns
+        costs.to_gpu_bytes += frame.copied[0]
+        costs.to_host_bytes += frame.copied[1]
+        # One loop for all: with a call for each it takes three times as long.
+        costs.bytes_out += sum([ref.size for item in frame.items for ref in item.outputs or ()])
+        if frame.rows is not None:
+            costs.bytes_out += _size(frame.rows.outputs)
+        if self._traced:
+            self._charge_traced(frame)
 
     def _charge_traced(self, frame: ResponsesFrame) -> None:
         """Tell those batches that are traced their parts of the costs of a message."""
@@ -494,6 +541,8 @@ class BatchTracker:
             if error is None:
                 counts = [burst.count for burst in rows.bursts]
                 outputs = split_rows(received, rows.outputs, counts)
+        except ProtocolError:
+            raise
         except Exception as failure:  # noqa: BLE001  it takes the place of the responses
             error = self._read_error(failure)
         labels = self._labels
@@ -502,20 +551,24 @@ class BatchTracker:
             batch = self.running.get(ref.batch)
             if batch is None or position not in batch.open_positions:
                 continue
+            own_ns = times_ns if times_ns[0] >= batch.started_ns else _since(batch, times_ns)
             if error is not None:
                 failures = [Outcome(position, None, error, is_final=False)] * ref.count
-                self.events.on_outcomes(self._instance, batch, failures, times_ns)
+                self.events.on_outcomes(self._instance, batch, failures, own_ns)
                 continue
             request = batch.inferences[position].request
             burst = ResponseBurst(
                 labels.name, labels.version, request.id, ref.count, outputs[number]
             )
-            self.events.on_burst(self._instance, batch, position, burst, times_ns)
+            self.events.on_burst(self._instance, batch, position, burst, own_ns)
 
     def _outcomes_by_batch(
         self, received: Received, frame: ResponsesFrame
-    ) -> dict[int, tuple[RunningBatch, list[Outcome]]]:
-        """Returns the outcomes of each batch, without those for requests that have ended."""
+    ) -> tuple[dict[int, tuple[RunningBatch, list[Outcome]]], ProtocolError | None]:
+        """Returns the outcomes of each batch, without those for requests that have ended.
+
+        They are those before the first item that breaks a rule, which is returned as well.
+        """
         by_batch: dict[int, tuple[RunningBatch, list[Outcome]]] = {}
         for item in frame.items:
             batch = self.running.get(item.batch)
@@ -526,6 +579,8 @@ class BatchTracker:
                 continue
             try:
                 outcome = self._outcome(received, item, batch)
+            except ProtocolError as breach:
+                return by_batch, breach
             except Exception as failure:  # noqa: BLE001  it takes the place of the response
                 error = self._read_error(failure)
                 outcome = Outcome(item.position, None, error, item.is_final)
@@ -534,21 +589,26 @@ class BatchTracker:
             if item.is_rescheduled:
                 batch.is_rescheduled = True
             by_batch.setdefault(item.batch, (batch, []))[1].append(outcome)
-        return by_batch
+        return by_batch, None
 
     def _outcome(self, received: Received, item: ResponseItem, batch: RunningBatch) -> Outcome:
         labels = self._labels
         response: InferResponse | None = None
         error: ServerError | None = None
         request = batch.inferences[item.position].request
+        if item.is_rescheduled and not item.is_final:
+            raise ProtocolError("expected that a request ends before it is executed again")
         # First, so that they are released if there is an error.
         taken = None if item.device is None else self._take_exports(request, item.device)
         if item.error is not None:
             error = error_from_code(item.error_code, item.error, item.origin)
         elif item.outputs is not None and (error := self._reshape(item.outputs)) is None:
-            outputs = [make_tensor(received, ref) for ref in item.outputs]
-            if taken is not None:
-                replace_data(outputs, taken)
+            if len(item.outputs) > FEW_OUTPUTS:
+                check_total(received, item.outputs)
+            if taken is None:
+                outputs = [make_output(received, ref) for ref in item.outputs]
+            else:
+                outputs = [_device_output(received, ref, taken) for ref in item.outputs]
             response = InferResponse(
                 labels.name, labels.version, request.id, outputs, item.parameters
             )
@@ -563,11 +623,15 @@ class BatchTracker:
         return ledger.take_all(exports)
 
     def _handle_failure(self, frame: BatchFailure) -> None:
-        returned = self.executing.pop(frame.batch, None)
-        batch = self.running.pop(frame.batch, None) or returned
+        batch = self.running.get(frame.batch) or self.executing.get(frame.batch)
         if batch is None:
             self._check_closed(frame.batch)
             return
+        times_ns = (frame.started_ns, frame.finished_ns)
+        if not batch.started_ns <= times_ns[0] <= times_ns[1] <= time.monotonic_ns():
+            times_ns = self._plausible_times(times_ns, batch)
+        self.running.pop(frame.batch, None)
+        self.executing.pop(frame.batch, None)
         costs = self.events.costs
         if costs is not None:
             costs.worker_ns += frame.processor_ns
@@ -578,7 +642,7 @@ class BatchTracker:
             error = error_from_code(frame.error_code, frame.error, frame.origin)
         except ValueError as failure:  # there is no such code
             error = self._read_error(failure)
-        self._fail(batch, error, (frame.started_ns, frame.finished_ns))
+        self._fail(batch, error, times_ns)
 
     def _fail(self, batch: RunningBatch, error: ServerError, times_ns: tuple[int, int]) -> None:
         outcomes = [Outcome(position, None, error) for position in sorted(batch.open_positions)]
@@ -590,6 +654,23 @@ class BatchTracker:
             raise ProtocolError(
                 f"expected an answer to a running batch, got one to batch {batch_id}"
             )
+
+
+def _since(batch: RunningBatch, times_ns: tuple[int, int]) -> tuple[int, int]:
+    """Returns times of responses that waited for others, which have that of the first of them."""
+    began_ns = batch.started_ns
+    return max(times_ns[0], began_ns), max(times_ns[1], began_ns)
+
+
+def _device_output(
+    received: Received, ref: TensorRef, taken: Mapping[str, DeviceBytes]
+) -> InferTensor:
+    """Returns an output, of which some of a response are in GPU memory."""
+    if ref.name not in taken:
+        return make_output(received, ref)
+    tensor = make_tensor(received, ref)
+    tensor.data = taken[ref.name]
+    return tensor
 
 
 def _size(tensors: Iterable[TensorRef]) -> int:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.base.errors import InternalError, ServerError, error_for_clients, sendable_text
 from pytriton.base.messages import DeviceBytes
-from pytriton.runtime.executor.batch_tensors import make_tensor
+from pytriton.runtime.executor.batch_tensors import make_input
 from pytriton.runtime.executor.device_blocks import replace_data
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
 from pytriton.runtime.transport.frames import (
@@ -28,12 +28,14 @@ from pytriton.runtime.transport.frames import (
     CancelCall,
     InferCallFrame,
     InferReply,
+    MemoryFrame,
     ServiceCall,
     ServiceReply,
     WorkerLogLine,
 )
 from pytriton.runtime.transport.loop_channel import LoopChannel
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.peer_account import PeerAccount, ProtocolError
 from pytriton.runtime.transport.refs import TensorRef
 
 if TYPE_CHECKING:
@@ -67,7 +69,9 @@ class CallServer:
         services: WorkerServices,
         origin: str = "",
         ledger: DeviceLedger | None = None,
+        account: PeerAccount | None = None,
     ) -> None:
+        self._account = account or PeerAccount()  # counts the calls, of several processes perhaps
         self._ledger = ledger  # None: the caller has no tensors in GPU memory
         self._channel = channel
         self._services = services
@@ -76,7 +80,11 @@ class CallServer:
         self._is_open = True
 
     def handle(self, received: Received) -> None:
-        """Execute the call or command in a frame; other kinds of frames are ignored."""
+        """Execute the call or command in a frame.
+
+        Raises:
+            ProtocolError: The frame is of another kind, or the caller has too many open calls.
+        """
         frame = received.frame
         if isinstance(frame, InferCallFrame):
             self._infer(received, frame)
@@ -87,26 +95,34 @@ class CallServer:
             if (call := self._calls.get(frame.call)) is not None:
                 call.on_credit(frame.count)
         elif isinstance(frame, ServiceCall):
-            self._serve(frame)
+            self._serve(received, frame)
         elif isinstance(frame, WorkerLogLine):
             if self._origin:
                 # In place of the file; a line that was printed has no number.
                 name = f" {PurePosixPath(frame.file).name}" if frame.line else ""
                 frame.file = self._origin + name
             self._services.log(frame)
+        elif not isinstance(frame, MemoryFrame):
+            kind = type(frame).__name__
+            raise ProtocolError(f"expected a call or a line of the log, got a frame {kind}")
 
     def close(self) -> None:
         """Cancel all calls because the caller has ended; nothing is sent afterwards."""
         self._is_open = False
         calls, self._calls = self._calls, {}
         for call in calls.values():
+            self._account.end_call(call.size)
             call.cancel()
 
     def __repr__(self) -> str:
         return f"<CallServer calls={len(self._calls)} open={self._is_open}>"
 
     def _infer(self, received: Received, frame: InferCallFrame) -> None:
-        call = _InferenceCall(self, frame.call)
+        if frame.call in self._calls:
+            raise ProtocolError(f"expected a call with a new number, got {frame.call} again")
+        size = len(received.message)  # its inputs are in there, or in memory of the worker
+        self._account.add_call(size)
+        call = _InferenceCall(self, frame.call, size)
         self._calls[frame.call] = call
         try:
             # First, so that they are released if there is an error.
@@ -114,9 +130,11 @@ class CallServer:
             taken = ledger.take_all(frame.device) if frame.device and ledger is not None else None
             if ledger is None or ledger.refusal or ledger.closed:
                 frame.device_wish = None  # it cannot open what the answer has
-            inputs = {ref.name: make_tensor(received, ref) for ref in frame.inputs}
+            inputs = {ref.name: make_input(received, ref) for ref in frame.inputs}
             if taken is not None:
                 replace_data(inputs.values(), taken)
+        except ProtocolError:
+            raise
         except Exception as error:  # noqa: BLE001  see below
             reason = error_for_clients(error, f"it read a call of model {frame.model_name}")
             call.on_error(reason)
@@ -127,10 +145,13 @@ class CallServer:
             logger.exception("a call of model %s failed", frame.model_name)
             call.on_error(InternalError(f"{type(error).__name__}: {error}"))
 
-    def _serve(self, frame: ServiceCall) -> None:
-        number = frame.call
+    def _serve(self, received: Received, frame: ServiceCall) -> None:
+        number, size = frame.call, len(received.message)
+        if number:
+            self._account.add_call(size)
 
         def reply(value: Any, error: str | None) -> None:
+            self._account.end_call(size)
             if self._is_open:
                 text = None if error is None else sendable_text(error)
                 self._channel.send(ServiceReply(number, value, text))
@@ -190,13 +211,16 @@ class CallServer:
 
     def remove(self, number: int) -> None:
         """Remove a call that is over."""
-        self._calls.pop(number, None)
+        call = self._calls.pop(number, None)
+        if call is not None:
+            self._account.end_call(call.size)
 
 
 class _InferenceCall:
     """A call of another model: the sink of its responses, with flow control."""
 
-    def __init__(self, server: CallServer, number: int) -> None:
+    def __init__(self, server: CallServer, number: int, size: int) -> None:
+        self.size = size  # of its message
         self._running: RunningCall | None = None  # until the call is over
         self._server = server
         self._number = number
@@ -237,7 +261,7 @@ class _InferenceCall:
 
     def on_credit(self, count: int) -> None:
         """Count `count` more responses as consumed by the caller."""
-        self._in_flight -= count
+        self._in_flight -= min(count, self._in_flight)  # which a caller must not widen
         if self._is_paused and self._in_flight < RESPONSE_WINDOW and self._running is not None:
             self._is_paused = False
             self._running.resume()
@@ -305,6 +329,7 @@ class ForkListener:
         self._memory = memory
         self._loop = loop
         self._services = services
+        self._account = PeerAccount()  # of all of them together
         self._is_enclosed = is_enclosed  # the worker, and so its processes, are in a sandbox
         self._has_refused = False
         self._callers: dict[ForkedCaller, None] = {}
@@ -373,8 +398,13 @@ class ForkListener:
             sock.close()
             self._refuse(f"more than {MAX_CALLERS} sockets")
             return
-        channel = MemoryChannel(sock, self._memory.arena, to_sandbox=self._is_enclosed)
-        caller = ForkedCaller(channel, self._memory, self._loop, self._services, self._callers)
+        account = self._account
+        channel = MemoryChannel(
+            sock, self._memory.arena, to_sandbox=self._is_enclosed, account=account
+        )
+        caller = ForkedCaller(
+            channel, self._memory, self._loop, self._services, self._callers, account
+        )
         caller.open()
 
     def _refuse(self, what: str) -> None:
@@ -457,6 +487,7 @@ class ForkedCaller:
         loop: asyncio.AbstractEventLoop,
         services: WorkerServices,
         callers: dict[ForkedCaller, None],
+        account: PeerAccount,
     ) -> None:
         self._channel = LoopChannel(
             channel,
@@ -466,7 +497,7 @@ class ForkedCaller:
             on_message=self._on_message,
             on_lost=lambda _: self.close(),
         )
-        self._call_server = CallServer(self._channel, services)
+        self._call_server = CallServer(self._channel, services, account=account)
         self._callers = callers
 
     def open(self) -> None:

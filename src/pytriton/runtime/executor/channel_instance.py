@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.errors import InternalError
 from pytriton.runtime.executor.batch_tracker import BatchTracker
-from pytriton.runtime.executor.worker import describe_loss
+from pytriton.runtime.executor.worker import PROCESS_ENDED, describe_loss
+from pytriton.runtime.transport.frames import DeviceNotes, MemoryFrame
 from pytriton.runtime.transport.loop_channel import LoopChannel
+from pytriton.runtime.transport.peer_account import ProtocolError
 
 if TYPE_CHECKING:
     import asyncio
@@ -16,7 +18,12 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.executor.inference import Inference, InstanceEvents, ModelLabels
     from pytriton.runtime.transport.arena import MemoryTrimmer
-    from pytriton.runtime.transport.channel import Channel
+    from pytriton.runtime.transport.channel import Channel, Received
+
+
+# What an instance sends beside answers: the first releases memory, the second has nothing to say
+# here.
+_OTHERS = (MemoryFrame, DeviceNotes)
 
 
 class FramedInstance:
@@ -109,8 +116,8 @@ class ChannelInstance(FramedInstance):
             loop,
             memory,
             f"instance {name}",
-            on_message=self._batches.handle,  # other messages only release memory
-            on_lost=lambda error: self._end(describe_loss(error)),
+            on_message=self._on_message,
+            on_lost=self._on_lost,
         )
         self._channel.reads_ahead = concurrency > 1
 
@@ -130,6 +137,18 @@ class ChannelInstance(FramedInstance):
     def __repr__(self) -> str:
         running = len(self._batches.running)
         return f"<ChannelInstance {self.name} running={running} open={self._channel.is_open}>"
+
+    def _on_message(self, received: Received) -> None:
+        if not self._batches.handle(received) and not isinstance(received.frame, _OTHERS):
+            kind = type(received.frame).__name__
+            raise ProtocolError(f"expected an answer, got a frame {kind}")
+
+    def _on_lost(self, error: Exception) -> None:
+        reason = describe_loss(error)
+        if reason == PROCESS_ENDED:
+            # Sending may have failed before its last answers were read.
+            self._channel.read_to_end()
+        self._end(reason)
 
     def _end(self, reason: str, *, is_lost: bool = True) -> None:
         if not self._channel.is_open:

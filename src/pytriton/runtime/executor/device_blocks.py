@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.inference import BatchCosts, Instance
 
 _leases = itertools.count(1)
+_MAX_ALLOCATIONS = 1 << 16  # of one instance
 SHARED = ""  # in place of a reason: a tensor was not copied
 
 
@@ -154,6 +155,10 @@ class DeviceLedger:
         _check_part(export.offset, export.size, export.allocation_size)
         number = self._allocations.get(export.allocation)
         if number is None:
+            if len(self._allocations) >= _MAX_ALLOCATIONS:
+                raise InvalidArgumentError(
+                    f"{self._words} shares more than {_MAX_ALLOCATIONS} allocations of GPU memory"
+                )
             number = self._allocations[export.allocation] = device_regions.add_region(self)
         place = DevicePlace(
             f"of {self._words}",
@@ -256,6 +261,8 @@ class DeviceLedger:
         for number, reason in notes.unopened.items():
             # What is lent is not freed. So if it is gone, its process has ended, and that is why.
             owner = device_regions.owner_of(number)
+            if reason not in COPY_REASONS:  # others are told it, and count by it
+                raise ProtocolError(f"expected why memory was not opened, got {reason!r:.80}")
             if isinstance(owner, DeviceLedger):
                 self._unopened[owner] = reason
 

@@ -43,6 +43,7 @@ from pytriton.runtime.transport.frames import (
     ReleaseExports,
 )
 from pytriton.runtime.transport.loop_channel import LoopChannel
+from pytriton.runtime.transport.peer_account import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -197,10 +198,10 @@ class PythonInstance(FramedInstance):
             self._fork_listener.open()
         self._worker.exited.add_done_callback(self._on_exit)
         group = self._group
-        self._channel.send(frame if group is None else group.begin(frame))
         try:
+            self._channel.send(frame if group is None else group.begin(frame))
             report = await (self._initialized if group is None else group.gather(self._initialized))
-        except BaseException:  # the process ended, or the caller was cancelled
+        except BaseException:  # the process ended, the caller was cancelled, or nothing was sent
             self._abandon()
             raise
         if report.is_failure:
@@ -326,6 +327,11 @@ class PythonInstance(FramedInstance):
         if reason == PROCESS_ENDED:
             self._channel.read_to_end()
         self._worker.on_lost()
+        if isinstance(error, ProtocolError):
+            # Nothing that it may still say explains its end, and nothing of it is to be kept.
+            self._worker.kill()
+            self._end(reason)
+            return
         if self._is_stopping:
             return  # it has until the end of the grace period
         self._loop.call_later(self._worker.exit_timeout_s, self._on_exit_timeout, reason)

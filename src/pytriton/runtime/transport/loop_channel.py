@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _MAX_READ_MESSAGES = 32  # in one iteration of the loop, whose other work must not wait for longer
 _MAX_PATIENCE = 8
+# Of a peer that has ended: more than a socket holds. A process that it left behind may go on.
+_MAX_LAST_MESSAGES = 1 << 14
 
 
 class LoopChannel:
@@ -196,7 +198,10 @@ class LoopChannel:
     def _read_all(self) -> bool:
         """Read all messages; returns whether the end of the connection was reached."""
         try:
-            while self.is_open and (received := self.channel.receive()) is not None:
+            for _ in range(_MAX_LAST_MESSAGES):
+                received = self.channel.receive() if self.is_open else None
+                if received is None:
+                    break
                 if received.blocks:
                     self._memory.touch()
                 self._process(received)
