@@ -54,6 +54,8 @@ def encoding_for_level(level: CompressionLevel, accepted: Collection[str]) -> st
 class MemoryLease(Protocol):
     """The right to use memory for one message; UnavailableError is raised if there is none."""
 
+    nbytes: int  # what is used
+
     def check_room(self, nbytes: int) -> None:
         """Raise if there is no room now for so many bytes."""
 
@@ -213,6 +215,11 @@ class MessageAssembler:
     def is_between_messages(self) -> bool:
         """Whether the stream may end here."""
         return self._message is None and not self._prefix
+
+    @property
+    def held_bytes(self) -> int:
+        """How much memory is counted for an incomplete message, or for one that has to wait."""
+        return 0 if self._lease is None else self._lease.nbytes
 
     @property
     def left(self) -> int:

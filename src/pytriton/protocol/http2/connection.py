@@ -44,10 +44,11 @@ class Http2Connection:
     at any time; sending frames that HTTP/2 forbids raises `LocalProtocolError`.
     """
 
-    __slots__ = ("_buffered", "_core", "_receiver")
+    __slots__ = ("_buffered", "_core", "_receiver", "outbox")
 
     def __init__(self, limits: Http2Limits = _DEFAULT_LIMITS) -> None:
         self._core = ConnectionCore(limits)
+        self.outbox = self._core.outbox  # only to be read: every write of output asks it
         self._buffered: set[int] = set()  # streams that have a buffer, or had one
         self._receiver = Receiver(self._core)
         self._core.outbox.add(server_preface(limits))
@@ -112,6 +113,26 @@ class Http2Connection:
         """Returns how many bytes of a stream's data are queued and not yet written."""
         stream = self._core.streams.open.get(stream_id)
         return 0 if stream is None else stream.queued_bytes
+
+    @property
+    def unread_bytes(self) -> int:
+        """How much memory waits for the client: queued buffers are kept to their last byte."""
+        outbox = self.outbox
+        return outbox.frame_bytes + outbox.queued_bytes + outbox.cut_bytes
+
+    @property
+    def read_bytes(self) -> int:
+        """How much data was passed on to the transport since the connection began."""
+        return self.outbox.granted_bytes - self.outbox.window
+
+    def fullest_streams(self) -> list[int]:
+        """Returns the streams with queued data; first the one that has the most."""
+        waiting = sorted(
+            self._core.streams.waiting(),
+            key=lambda stream: stream.queued_bytes + stream.cut_bytes,
+            reverse=True,
+        )
+        return [stream.id for stream in waiting]
 
     def receive(self, data: bytes | memoryview, now_ns: int) -> list[Event]:
         """Process bytes from the client.
@@ -206,6 +227,14 @@ class Http2Connection:
         events = core.events
         core.events = []
         return events
+
+    def drop_output(self) -> None:
+        """Drop what waits for a client that has left: the owner may be kept for a while."""
+        core = self._core
+        core.outbox.frames.clear()
+        core.outbox.frame_bytes = 0
+        for stream in list(core.streams.waiting()):
+            core.outbox.drop(stream)
 
     def take_output(self, max_bytes: int = 4 << 20) -> list[Buffer]:
         """Returns the buffers to write now, in order, for one gathering write.

@@ -42,6 +42,7 @@ class Outbox:
         "_needs_table_update",
         "_pending_replies",
         "activity",
+        "cut_bytes",
         "cut_turns",
         "ended",
         "frame_bytes",
@@ -59,6 +60,7 @@ class Outbox:
         self.frames: list[Buffer] = []
         self.frame_bytes = 0  # the size of `frames`
         self.queued_bytes = 0  # in the queues of all streams
+        self.cut_bytes = 0  # taken from buffers whose rest is queued
         self.window = frames.DEFAULT_WINDOW  # the connection's
         self.granted_bytes = frames.DEFAULT_WINDOW  # sent bytes plus the window
         self.max_frame = frames.DEFAULT_MAX_FRAME
@@ -206,7 +208,8 @@ class Outbox:
     def drop(self, stream: Stream) -> None:
         """Drop the queued data of a closed stream."""
         self.queued_bytes -= stream.queued_bytes
-        stream.queued_bytes = 0
+        self.cut_bytes -= stream.cut_bytes
+        stream.queued_bytes = stream.cut_bytes = 0
         stream.queue = None
 
     def schedule(self, stream: Stream) -> None:
@@ -248,7 +251,7 @@ class Outbox:
         flags = 0
         if is_drained and stream.is_end_queued and stream.trailers is None:
             flags = frames.END_STREAM
-        self._write_data(stream.id, queue, size, flags, output)
+        self._write_data(stream, queue, size, flags, output)
         # RFC 9113, 8.1: trailers follow all DATA, so they wait in the stream until its queue is
         # empty.
         if is_drained and stream.is_end_queued:
@@ -263,31 +266,53 @@ class Outbox:
         return size
 
     def _write_data(
-        self, stream_id: int, queue: deque[memoryview], size: int, flags: int, output: list[Buffer]
+        self, stream: Stream, queue: deque[memoryview], size: int, flags: int, output: list[Buffer]
     ) -> None:
         """Move the first `size` bytes of a queue to DATA frames; the last one gets the flags.
 
         Most clients accept frames of 16 KiB, so 1 MiB takes 64 frames: the inner loop only slices.
         """
         largest = self.max_frame
-        header = frames.pack_header(largest << 8 | frames.DATA, 0, stream_id)
+        header = frames.pack_header(largest << 8 | frames.DATA, 0, stream.id)
         while size > largest:
             view = queue[0]
             whole_frames = min(len(view), size - 1) // largest
             if not whole_frames:  # the next frame needs more than one buffer
                 output.append(header)
-                _move(queue, largest, output)
+                self._move(stream, queue, largest, output)
                 size -= largest
                 continue
             end = whole_frames * largest
             for start in range(0, end, largest):
                 output.append(header)
                 output.append(view[start : start + largest])
-            _drop(queue, end)
+            self._drop(stream, queue, end)
             size -= end
-        output.append(frames.pack_header(size << 8 | frames.DATA, flags, stream_id))
-        _move(queue, size, output)
+        output.append(frames.pack_header(size << 8 | frames.DATA, flags, stream.id))
+        self._move(stream, queue, size, output)
         self.activity += 1
+
+    def _move(
+        self, stream: Stream, queue: deque[memoryview], size: int, output: list[Buffer]
+    ) -> None:
+        """Move the first `size` bytes of a queue to `output` without copying them."""
+        while size:
+            part = queue[0][:size]
+            output.append(part)
+            self._drop(stream, queue, len(part))
+            size -= len(part)
+
+    def _drop(self, stream: Stream, queue: deque[memoryview], size: int) -> None:
+        """Remove `size` bytes from the first buffer of a queue."""
+        view = queue[0]
+        if len(view) == size:
+            queue.popleft()
+            self.cut_bytes -= stream.cut_bytes
+            stream.cut_bytes = 0
+        else:
+            queue[0] = view[size:]
+            self.cut_bytes += size
+            stream.cut_bytes += size
 
     def _write_header_block(
         self, stream_id: int, block: bytes, output: list[Buffer], *, is_end: bool
@@ -300,21 +325,3 @@ class Outbox:
         flags = frames.END_STREAM if is_end else 0
         output.append(frames.header_frames(stream_id, block, flags, self.max_frame))
         self.activity += 1
-
-
-def _move(queue: deque[memoryview], size: int, output: list[Buffer]) -> None:
-    """Move the first `size` bytes of a queue to `output` without copying them."""
-    while size:
-        part = queue[0][:size]
-        output.append(part)
-        _drop(queue, len(part))
-        size -= len(part)
-
-
-def _drop(queue: deque[memoryview], size: int) -> None:
-    """Remove `size` bytes from the first buffer of a queue."""
-    view = queue[0]
-    if len(view) == size:
-        queue.popleft()
-    else:
-        queue[0] = view[size:]

@@ -133,6 +133,7 @@ class Stream(msgspec.Struct, gc=False, eq=False):
     is_head_sent: bool = False
     queue: deque[memoryview] | None = None  # data that waits for a window or for `take_output`
     queued_bytes: int = 0
+    cut_bytes: int = 0  # of the first buffer of the queue, which keeps all of its memory
     trailers: bytes | None = None  # header block to send once the queue is empty
     is_end_queued: bool = False  # no more data may be queued
     is_scheduled: bool = False  # it is in `Outbox.turns`

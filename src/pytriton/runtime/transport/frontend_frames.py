@@ -311,6 +311,8 @@ class LimitUse(msgspec.Struct, array_like=True, frozen=True):
     grpc_calls: int = 0  # the open ones of the connection that has the most
     refusals: dict[str, int] = {}  # by limit
     handshake_failures: dict[str, int] = {}  # of TLS, by reason
+    unread_bytes: int = 0  # of answers
+    most_unread_bytes: int = 0
 
 
 class Pong(FrameBase, tag="pong"):

@@ -30,6 +30,7 @@ from pytriton.serving.server.api.local_client import MAX_LOADS, LocalClient
 from pytriton.serving.server.api.origins import FOREIGN_PAGES
 from pytriton.serving.server.api.request_memory import REQUEST_MEMORY, RequestMemory
 from pytriton.serving.server.api.services import ClientService
+from pytriton.serving.server.api.shortage import UNREAD_ANSWERS
 from pytriton.serving.server.frontend.front_end import FrontEnd
 from pytriton.serving.server.http.http1_connection import refusal
 from pytriton.serving.server.metrics.api import MAX_SCRAPES, MetricsApi
@@ -398,6 +399,8 @@ class NetworkServer:
             refusals[REQUEST_MEMORY] += self._request_memory.refused_count
         most_bytes = options.limits.max_request_memory_bytes or None
         yield reading(REQUEST_MEMORY, memory_bytes, most_bytes, refusals.pop(REQUEST_MEMORY, 0))
+        unread = sum(use.unread_bytes for use in uses), sum(use.most_unread_bytes for use in uses)
+        yield reading(UNREAD_ANSWERS, *unread, refusals.pop(UNREAD_ANSWERS, 0))
         clients, capacity = sum(self.connection_counts), self._front_end.client_capacity
         yield reading("connections", clients, None if capacity == sys.maxsize else capacity)
         if self._acceptors:

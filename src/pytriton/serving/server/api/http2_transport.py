@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.protocol.http2 import Http2Connection, Http2ErrorCode
-from pytriton.serving.server.api.pace import LINGER_S
+from pytriton.serving.server.api.pace import LINGER_S, Holder
 from pytriton.serving.server.api.stalls import ClientStalls
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.http2 import Event, Http2Limits, IncompleteInput
+    from pytriton.serving.server.api.shortage import UnreadAnswers
     from pytriton.serving.server.api.stalls import StallLimits
 
 logger = logging.getLogger(__name__)
@@ -75,8 +76,13 @@ class Http2Transport:
         limits: StallLimits,
         flushes: FlushQueue,
         loop: asyncio.AbstractEventLoop,
+        unread: UnreadAnswers,
     ) -> None:
         self.http2 = Http2Connection(http2_limits)
+        self._outbox = self.http2.outbox
+        self._unread = unread
+        self._unread_bytes = 0  # what was counted there
+        self._read_bytes = 0  # what the client has read of all answers, and more
         self.transport: Any = None
         self._write_parts: Callable[[list[Buffer]], None]  # set with the transport
         self._loop = loop
@@ -95,7 +101,7 @@ class Http2Transport:
         """Handle an event other than a request and its data."""
         raise NotImplementedError
 
-    def _reset_stalled(self, stream_id: int) -> None:
+    def _reset_unread(self, stream_id: int, code: Http2ErrorCode = Http2ErrorCode.CANCEL) -> None:
         """Reset a stream whose client does not read the response."""
         raise NotImplementedError
 
@@ -116,6 +122,7 @@ class Http2Transport:
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closing = True
         self._abandon_all()
+        self._drop_output()
         if self._lingering is not None:
             self._lingering.cancel()
         if self._on_lost is not None:
@@ -129,6 +136,8 @@ class Http2Transport:
 
     def resume_writing(self) -> None:
         self._is_writing_paused = False
+        if self._unread_bytes:
+            self.count_unread()
         self.flush()
 
     # Writing
@@ -152,6 +161,8 @@ class Http2Transport:
                 self._on_event(event)
             if not http2.has_output:
                 break
+        if self._outbox.queued_bytes or self._unread_bytes:
+            self.count_unread()
         # Output that is left in the transport is still written after `close`.
         if http2.should_close and not self._is_writing_paused:
             self._leave()
@@ -159,7 +170,7 @@ class Http2Transport:
         # read.
         elif self._is_writing_paused and http2.is_output_full:
             self._pause_reading()
-        else:
+        elif self._is_reading_paused:
             self._resume_reading()
 
     def _write(self, output: list[Buffer]) -> None:
@@ -217,6 +228,45 @@ class Http2Transport:
 
     # Slow clients
 
+    def count_unread(self) -> Holder:
+        """Count the answers that the client has not read; returns what they hold."""
+        buffered = self.transport.get_write_buffer_size()
+        held = self.http2.unread_bytes + buffered
+        # The transport keeps the whole of what it was given until the last of it is sent.
+        self._unread_bytes = max(held, self._unread_bytes) if self._is_writing_paused else held
+        self._read_bytes = max(self._read_bytes, self.http2.read_bytes - buffered)
+        self._unread.count(self, self._unread_bytes)
+        return Holder(self, self._unread_bytes, self._read_bytes, self._end_unread)
+
+    def _end_unread(self, nbytes: int) -> None:
+        """End streams whose answers wait, until so many bytes are free; or the connection."""
+        if self._is_writing_paused or self._is_closing:
+            self._unread.ended_count += 1
+            logger.info("%s: connection closed", self._too_slow())
+            self.abort()
+            self._drop_output()
+            return
+        enough = self._unread_bytes - nbytes
+        for stream_id in self.http2.fullest_streams():
+            self._unread.ended_count += 1
+            logger.info("%s: stream reset", self._too_slow())
+            self._reset_unread(stream_id, Http2ErrorCode.ENHANCE_YOUR_CALM)
+            self.count_unread()
+            if self._unread_bytes <= enough:
+                break
+        self.flush_soon()
+
+    def _drop_output(self) -> None:
+        self.http2.drop_output()
+        self._unread_bytes = 0
+        self._unread.count(self, 0)
+
+    def _too_slow(self) -> str:
+        return (
+            f"{self.client_name} client reads too slowly for {self._unread_bytes} bytes of "
+            f"responses, while unread ones use more than {self._unread.limit_bytes} bytes"
+        )
+
     def _check_writing(self, now_ns: int) -> bool:
         """End streams and connections whose client does not read; returns whether this is open."""
         is_waiting = self._is_writing_paused or self._is_closing
@@ -228,11 +278,13 @@ class Http2Transport:
             self.abort()
         if self._is_closing:
             return False
+        if self._unread_bytes or self._is_writing_paused:
+            self.count_unread()
         for stream_id in self.http2.stalled_streams(now_ns):
             logger.info(
                 "%s client read nothing of a response for too long: stream reset", self.client_name
             )
-            self._reset_stalled(stream_id)
+            self._reset_unread(stream_id)
         return True
 
     def _check_input(

@@ -5,6 +5,9 @@ Memory is counted as it is really taken: while data arrives or is inflated, and 
 process keeps it, for a request that waits or runs. Complete bodies up to `UNCOUNTED_BYTES` are not
 counted, and so cost nothing if they come in one read; the limits of connections say how many of
 them there can be. While they are incomplete, clients may let them wait, and they are counted.
+
+Who sends slowly holds memory for long. That costs nobody anything until a request is refused for
+it; then `shortage` ends the slowest, which needs to know how much is missing.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ import numpy as np
 from pytriton.base.errors import UnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytriton.base.dtypes import Buffer
 
 UNCOUNTED_BYTES = 64 << 10
@@ -35,6 +40,8 @@ class RequestMemory:
     def __init__(self, limit_bytes: int = 0) -> None:
         self.limit_bytes = limit_bytes
         self.refused_count = 0
+        # Called, in whichever thread, with the size for which there was no room.
+        self.on_refused: Callable[[int], object] | None = None
         self._used_bytes = 0
         self._returned: deque[int] = deque()
         self._lock = threading.Lock()
@@ -79,8 +86,22 @@ class RequestMemory:
         """Returns why a body of this size is refused before it is read; None if it is not."""
         if not self.limit_bytes or self.used_bytes + nbytes <= self.limit_bytes:
             return None
-        self.refused_count += 1
+        self._count_refusal(nbytes)
         return self._problem()
+
+    def missing_bytes(self, wanted: int) -> int:
+        """Returns how many bytes have to become free for so many more, if that is worth it.
+
+        Up to half of the budget nobody has to be fast: to announce a large body costs nothing, and
+        must not end the requests of others.
+        """
+        used = self.used_bytes
+        return 0 if used <= self.limit_bytes // 2 else used + wanted - self.limit_bytes
+
+    def _count_refusal(self, nbytes: int) -> None:
+        self.refused_count += 1
+        if self.on_refused is not None and nbytes <= self.limit_bytes:
+            self.on_refused(nbytes)
 
     def take(self, nbytes: int) -> None:
         """Count more bytes; UnavailableError if they are beyond the budget."""
@@ -90,7 +111,7 @@ class RequestMemory:
             if has_room:
                 self._used_bytes += nbytes
         if not has_room:
-            self.refused_count += 1
+            self._count_refusal(nbytes)
             raise UnavailableError(self._problem())
 
     def give(self, nbytes: int) -> None:

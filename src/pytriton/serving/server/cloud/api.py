@@ -120,6 +120,7 @@ class CloudApi(HttpHandler):
         super().__init__(api.limits, api.loop, origins, api.request_memory)
         if api.authorization.access is not None:
             api.authorization.access.on_changed.append(self.forget_heads)
+        self.unread = api.unread
         self._api = api
         self._routes = routes
         self._binary = binary

@@ -14,21 +14,28 @@ from pytriton.serving.server.access_log.setup import open_access_log
 from pytriton.serving.server.api.origins import FOREIGN_PAGES
 from pytriton.serving.server.api.request_memory import REQUEST_MEMORY, RequestMemory
 from pytriton.serving.server.api.services import ClientService
+from pytriton.serving.server.api.shortage import (
+    UNREAD_ANSWERS,
+    Shortage,
+    UnreadAnswers,
+    unread_limit,
+)
 from pytriton.serving.server.frontend.verbose_requests import VerboseRequests
 from pytriton.serving.server.grpc.api import GrpcApi
 from pytriton.serving.server.http.api import HttpApi
 from pytriton.serving.server.landing.routes import LandingRoutes
 from pytriton.serving.server.openai.routes import SEGMENT, OpenAIRoutes
 from pytriton.serving.server.process.clients import ClientOpener
-from pytriton.serving.server.process.resources import client_limit
+from pytriton.serving.server.process.resources import client_limit, usable_memory
 from pytriton.serving.server.process.tls import GRPC_PROTOCOLS, HTTP_PROTOCOLS
 from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory, LocalRegions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.server.access.control import AccessControl
+    from pytriton.serving.server.api.pace import Holder
     from pytriton.serving.server.cloud import apis as cloud_apis
     from pytriton.serving.server.cloud.api import CloudApi
     from pytriton.serving.server.grpc.connection import GrpcConnection
@@ -100,6 +107,13 @@ class FrontEnd:
         self._verbose = VerboseRequests(engine, self._http, self._grpc)
         self._cloud: list[CloudApi] = []
         self._openers: list[ClientOpener] = []
+        unread_bytes = unread_limit(usable_memory(), options.frontend_processes)
+        self.unread = self._http.unread = self._grpc.unread = UnreadAnswers(loop, unread_bytes)
+        memory = self.request_memory
+        self._uploads_end = Shortage(
+            loop, memory.missing_bytes, self._uploads, 2 * memory.limit_bytes
+        )
+        memory.on_refused = partial(loop.call_soon_threadsafe, self._uploads_end.begin)
         # Called with the service and the ticket of each client that has left and has a ticket.
         self.on_client_left: Callable[[ClientService, Any], None] | None = None
         self._on_connections_changed = on_connections_changed
@@ -153,6 +167,18 @@ class FrontEnd:
         self._cloud.append(api)
         return api
 
+    def _connections(self) -> list[Http1Connection | Http2ServerConnection | GrpcConnection]:
+        return [
+            *self._http.connections,
+            *(connection for api in self._cloud for connection in api.connections),
+            *self._grpc.connections,
+        ]
+
+    def _uploads(self) -> Iterator[Holder]:
+        """Returns the requests that are not complete and take memory."""
+        for connection in self._connections():
+            yield from connection.uploads()
+
     @property
     def connection_counts(self) -> tuple[int, int]:
         """The number of clients that are connected over HTTP and over gRPC."""
@@ -166,12 +192,15 @@ class FrontEnd:
             refusals.update(api.refusals)
             refusals[FOREIGN_PAGES] += api.origins.refused_count
         refusals[REQUEST_MEMORY] = self.request_memory.refused_count
+        refusals[UNREAD_ANSWERS] = self.unread.ended_count
         calls = (connection.http2.open_streams for connection in self._grpc.connections)
         return LimitUse(
             self.request_memory.used_bytes,
             max(calls, default=0),
             dict(refusals),
             dict(self._tls.handshake_failures),
+            self.unread.used_bytes,
+            self.unread.limit_bytes,
         )
 
     @property
@@ -205,11 +234,7 @@ class FrontEnd:
         # Clients in the middle of a TLS handshake have no connection yet that could be ended.
         for opener in self._openers:
             opener.abandon()
-        connections: list[Http1Connection | Http2ServerConnection | GrpcConnection] = [
-            *self._http.connections,
-            *(connection for api in self._cloud for connection in api.connections),
-            *self._grpc.connections,
-        ]
+        connections = self._connections()
         if connections:
             ending = [connection.end() for connection in connections]
             await asyncio.wait(ending, timeout=max(_FLUSH_S, timeout_s))

@@ -32,6 +32,7 @@ from pytriton.serving.server.api.authorization import Authorization, RestrictedP
 from pytriton.serving.server.api.background import Background, LoopBudget
 from pytriton.serving.server.api.http2_transport import FlushQueue
 from pytriton.serving.server.api.refusals import INFERENCE, note_forbidden
+from pytriton.serving.server.api.shortage import UnreadAnswers
 from pytriton.serving.server.api.status import retry_metadata
 from pytriton.serving.server.grpc import health, reflection
 from pytriton.serving.server.grpc.call import CallWork, RefusedGrpcCall, UnaryCall, header_of
@@ -164,6 +165,7 @@ class GrpcApi:
         self.connections: ConnectionSet[GrpcConnection] = ConnectionSet()
         self.tasks = BackgroundTasks(loop)
         self.work = CallWork(self.tasks, Background(loop, "grpc"), LoopBudget(loop), request_memory)
+        self.unread = UnreadAnswers(loop)  # a front end has one for all of its ports
         self.keepalive = options.grpc_keepalive
         self.limits = options.limits
         self.max_message_bytes = options.limits.grpc_max_message_bytes

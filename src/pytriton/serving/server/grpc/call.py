@@ -254,6 +254,14 @@ class GrpcCall:
             return None
         return IncompleteInput("a message", assembler.partial_messages, assembler.left)
 
+    @property
+    def upload_bytes(self) -> int:
+        """How much memory the part of a request takes whose client has to send the rest."""
+        assembler = self._assembler
+        if self._held is not None or assembler is None:
+            return 0
+        return assembler.held_bytes or (0 if self._message is None else len(self._message))
+
     def acknowledge(self, size: int) -> None:
         self.connection.http2.acknowledge(self.stream_id, size)
 

@@ -13,6 +13,7 @@ import heapq
 import logging
 import math
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from pytriton.base.errors import error_for_clients
@@ -29,15 +30,18 @@ from pytriton.protocol.http2 import (
     WriteResumed,
 )
 from pytriton.serving.server.api.http2_transport import FlushQueue, Http2Transport
+from pytriton.serving.server.api.pace import Holder
+from pytriton.serving.server.api.shortage import TOO_SLOW
 from pytriton.serving.server.api.status import GRPC_STATUS
 from pytriton.serving.server.grpc.timeouts import Action, Keepalive
 from pytriton.serving.server.process.event_loop import reader_of_parts, writer_of_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pytriton.protocol.grpc import CallHead
     from pytriton.protocol.http2 import Event, Http2Limits
+    from pytriton.serving.server.api.shortage import UnreadAnswers
     from pytriton.serving.server.grpc.call import CallWork, GrpcCall
     from pytriton.serving.server.options.server_options import ClientLimits as ServerLimits
     from pytriton.serving.server.options.server_options import KeepaliveOptions
@@ -70,6 +74,7 @@ class CallHandler(Protocol):
     limits: ServerLimits
     max_message_bytes: int
     read_buffer: memoryview
+    unread: UnreadAnswers
     work: CallWork
 
     def open_call(
@@ -84,7 +89,9 @@ class GrpcConnection(Http2Transport, asyncio.Protocol):
     client_name = "gRPC"
 
     def __init__(self, handler: CallHandler, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(handler.http2_limits, handler.limits, handler.flushes, loop)
+        super().__init__(
+            handler.http2_limits, handler.limits, handler.flushes, loop, handler.unread
+        )
         self.max_message_bytes = handler.max_message_bytes
         self.max_small_bytes = min(handler.max_message_bytes, SMALL_MESSAGE_BYTES)
         self.work = handler.work
@@ -327,12 +334,12 @@ class GrpcConnection(Http2Transport, asyncio.Protocol):
             self._check_reading(now_ns)
             self._check_keepalive(now_ns)
 
-    def _reset_stalled(self, stream_id: int) -> None:
+    def _reset_unread(self, stream_id: int, code: Http2ErrorCode = Http2ErrorCode.CANCEL) -> None:
         call = self._calls.get(stream_id)
         if call is None:
-            self.http2.reset(stream_id)
+            self.http2.reset(stream_id, code)
         else:
-            call.drop(Http2ErrorCode.CANCEL)
+            call.drop(code)
 
     def _check_reading(self, now_ns: int) -> None:
         """End calls and connections with incomplete input, unless the client waits for us."""
@@ -340,6 +347,18 @@ class GrpcConnection(Http2Transport, asyncio.Protocol):
             self.work.refusals["grpc_request_time"] += 1
             text = f"{part.description} came too slowly"
             self._end(self._calls[stream_id], GrpcStatus.DEADLINE_EXCEEDED, text)
+
+    def uploads(self) -> Iterator[Holder]:
+        """Returns the calls that hold a part of a request, and whose client may send the rest."""
+        if not self._is_reading_paused and not self._is_closing:
+            for stream_id, call in self._calls.items():
+                nbytes = call.upload_bytes
+                if nbytes and self.http2.can_peer_send(stream_id):
+                    yield Holder((self, stream_id), nbytes, nbytes, partial(self._end_upload, call))
+
+    def _end_upload(self, call: GrpcCall, _: int) -> None:
+        self.work.refusals["grpc_request_time"] += 1
+        self._end(call, GrpcStatus.UNAVAILABLE, TOO_SLOW)
 
     def _check_keepalive(self, now_ns: int) -> None:
         action = self._keepalive.check(

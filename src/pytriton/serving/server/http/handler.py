@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.serving.server.api.http2_transport import FlushQueue
 from pytriton.serving.server.api.request_memory import RequestMemory
+from pytriton.serving.server.api.shortage import UnreadAnswers
 from pytriton.serving.server.http.http1_connection import READ_BYTES, Http1Connection
 from pytriton.serving.server.http.http2_connection import Http2ServerConnection, http2_limits
 from pytriton.serving.server.http.http2_stream import Http2Stream
@@ -96,6 +97,7 @@ class HttpHandler:
         # Adds headers to the answers to pages of other origins, if some are allowed.
         self.cors = origins if origins.has_cors else None
         self.request_memory = RequestMemory() if request_memory is None else request_memory
+        self.unread = UnreadAnswers(loop)  # a front end has one for all of its ports
         self.refusals: Counter[str] = Counter()  # by the limit that a request exceeded
         self.loop = loop
         self.connections: ConnectionSet[Http1Connection | Http2ServerConnection] = ConnectionSet()

@@ -14,7 +14,8 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytriton.serving.server.api.pace import LINGER_S
+from pytriton.serving.server.api.pace import LINGER_S, Holder
+from pytriton.serving.server.api.shortage import TOO_SLOW
 from pytriton.serving.server.http.connection import (
     BINARY_TYPE,
     JSON_LENGTH_LINE,
@@ -35,7 +36,7 @@ from pytriton.serving.server.http.timeouts import ClientTimeouts, Decision
 from pytriton.serving.server.process.event_loop import has_unread, writer_of_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pytriton.base.dtypes import Buffer
     from pytriton.serving.server.http.handler import HttpHandler
@@ -171,6 +172,8 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
 
         self._timeouts = ClientTimeouts(handler.limits)
         self._was_used = False  # since the last check for idle connections
+        self._unread_bytes = 0  # of answers that the client has not read, as they were counted
+        self._unsent_bytes = self._read_bytes = 0  # of these, what is left; what was read of all
         self._on_lost: asyncio.Future[None] | None = None
 
     def _become(self, state: ConnectionState) -> None:
@@ -199,6 +202,7 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         self._become(_CLOSED)
         self._handler.connections.discard(self)
         self._handler.watch.discard(self)
+        self._handler.unread.count(self, 0)
         self._abandon_requests()
         if self._on_lost is not None:
             self._on_lost.set_result(None)
@@ -229,6 +233,7 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         self._watch_writing()
 
     def resume_writing(self) -> None:
+        self._end_counting()
         self._resume_exchange()
         self._process_waiting_soon()
 
@@ -464,14 +469,55 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
     # Slow clients
 
     def _watch_writing(self) -> None:
-        self._timeouts.begin_writing(self._transport.get_write_buffer_size(), self._loop.time())
+        self.count_unread()
+        self._timeouts.begin_writing(self._unsent_bytes, self._loop.time())
         self._handler.watch.add(self)
+
+    def count_unread(self) -> Holder:
+        """Count the answers that the client has not read; returns what they hold."""
+        unsent = self._transport.get_write_buffer_size()
+        self._read_bytes += max(0, self._unsent_bytes - unsent)
+        self._unsent_bytes = unsent
+        # The transport keeps the whole of what it was given until the last of it is sent.
+        self._unread_bytes = max(unsent, self._unread_bytes)
+        self._handler.unread.count(self, self._unread_bytes)
+        return Holder(self, self._unread_bytes, self._read_bytes, self._end_unread)
+
+    def _end_counting(self) -> None:
+        self._unread_bytes = self._unsent_bytes = 0
+        self._handler.unread.count(self, 0)
+
+    def _end_unread(self, _: int) -> None:
+        """Close the connection, because unread answers take too much memory."""
+        unread = self._handler.unread
+        unread.ended_count += 1
+        logger.info(
+            "HTTP client reads too slowly for %d bytes of responses, while unread ones use more "
+            "than %d bytes: connection closed",
+            self._unread_bytes,
+            unread.limit_bytes,
+        )
+        self._transport.abort()
+        self._end_counting()
+
+    def uploads(self) -> Iterator[Holder]:
+        """Returns the request of which this holds a part, if its client may send the rest."""
+        reader = self._reader
+        is_held_back = bool(self._waiting) and isinstance(self._waiting[-1], Expectation)
+        if reader.held_bytes and not (self._is_reading_paused or is_held_back):
+            yield Holder(self, reader.held_bytes, reader.held_bytes, self._end_upload)
+
+    def _end_upload(self, _: int) -> None:
+        self._reader.stop()
+        self.on_refusal(408, TOO_SLOW)
 
     def check_progress(self, now: float) -> bool:
         """Close the connection if the client stalls; returns whether to continue checking."""
         if self._state is _LINGERING and self._timeouts.reading_stalled_s(now) > LINGER_S:
             self.close()
         is_writing = self.is_writing_paused or self._state is not _OPEN
+        if is_writing and self._unread_bytes:
+            self.count_unread()
         unsent_bytes = self._transport.get_write_buffer_size()
         if is_writing and self._timeouts.is_write_stalled(unsent_bytes, now):
             logger.info("HTTP client read no responses for too long: connection closed")

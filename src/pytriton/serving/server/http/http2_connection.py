@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import UnavailableError
@@ -27,6 +28,8 @@ from pytriton.protocol.http2 import (
     encode_header_block,
 )
 from pytriton.serving.server.api.http2_transport import Http2Transport
+from pytriton.serving.server.api.pace import Holder
+from pytriton.serving.server.api.shortage import TOO_SLOW
 from pytriton.serving.server.http.http2_stream import (
     MAX_UNREAD_BYTES,
     RequestBody,
@@ -43,6 +46,8 @@ from pytriton.serving.server.http.timeouts import ClientTimeouts
 from pytriton.serving.server.process.event_loop import has_unread, reader_of_parts, writer_of_parts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pytriton.protocol.http2 import Event
     from pytriton.serving.server.http.handler import HttpHandler
     from pytriton.serving.server.http.http2_stream import Http2Stream
@@ -78,7 +83,9 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
     client_name = "HTTP"
 
     def __init__(self, handler: HttpHandler) -> None:
-        super().__init__(handler.http2_limits, handler.limits, handler.flushes, handler.loop)
+        super().__init__(
+            handler.http2_limits, handler.limits, handler.flushes, handler.loop, handler.unread
+        )
         self.handler = handler
         self._read_parts: Any = None
         self._direct_bytes = 0  # the size of the memory for the next read, if a body has some
@@ -259,6 +266,7 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
 
     def _refuse_body(self, stream_id: int, status: int, message: str) -> None:
         body = self._bodies.pop(stream_id)
+        self.http2.set_buffer(stream_id, None)
         body.drop()
         self._begin(stream_id).refuse(body.head, status, message)
 
@@ -369,17 +377,29 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
             self._is_busy = False
         if self.http2.has_output or self.http2.should_close or self._held:
             self.flush_soon()
-        return self._is_new or self.http2.open_streams > 0 or self._has_incomplete_input()
+        is_busy = self.http2.open_streams > 0 or self._is_writing_paused
+        return self._is_new or is_busy or self._has_incomplete_input()
 
     def _has_incomplete_input(self) -> bool:
         return self.http2.incomplete_input() is not None
 
-    def _reset_stalled(self, stream_id: int) -> None:
+    def _reset_unread(self, stream_id: int, code: Http2ErrorCode = Http2ErrorCode.CANCEL) -> None:
         stream = self._streams.get(stream_id)
         if stream is None:
-            self.http2.reset(stream_id)
+            self.http2.reset(stream_id, code)
         else:
-            stream.drop(Http2ErrorCode.CANCEL)
+            stream.drop(code)
+
+    def uploads(self) -> Iterator[Holder]:
+        """Returns the requests of which this holds a part, and whose client may send the rest."""
+        if not self._is_reading_paused and not self._is_closing:
+            for stream_id, body in self._bodies.items():
+                if body.held_bytes and self.http2.can_peer_send(stream_id):
+                    end = partial(self._end_upload, stream_id)
+                    yield Holder((self, stream_id), body.held_bytes, body.size, end)
+
+    def _end_upload(self, stream_id: int, _: int) -> None:
+        self._refuse_body(stream_id, 408, TOO_SLOW)
 
     def _check_reading(self, now: float, now_ns: int) -> None:
         """End requests and connections with incomplete input, unless the client waits for us."""

@@ -131,6 +131,11 @@ class RequestBody:
         self._data = b""
 
     @property
+    def held_bytes(self) -> int:
+        """How much of the budget it takes."""
+        return 0 if self._lease is None else self._lease.nbytes
+
+    @property
     def rest(self) -> memoryview | None:
         """The memory for the data that follows, if that has a place."""
         return None if self._memory is None else self._memory[self.size :]

@@ -216,6 +216,11 @@ class RequestReader:
             self._lease = self._memory.lease()
             self._lease_more(self._part_bytes)
 
+    @property
+    def held_bytes(self) -> int:
+        """How much of the budget for memory the part of an incomplete request takes."""
+        return 0 if self._lease is None else self._lease.nbytes
+
     def _drop_parts(self) -> None:
         self._lease = None
         self._part_bytes = 0
