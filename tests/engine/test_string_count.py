@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import threading
+import types
 
 import pytest
 from hypothesis import given
@@ -233,3 +234,19 @@ def test_elements_of_one_length_are_walked_in_any_buffer(wrap):
     data = wrap(bytes(4 * 1000))
 
     assert dtypes.walk_bytes(data, 1000) == (1000, 4000, 4000)
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_request_whose_strings_are_counted_is_observed_once(gate, is_alone):
+    async def main():
+        engine, taken = make_engine(asyncio.get_running_loop())
+        observed = []
+        engine.tap = types.SimpleNamespace(observe=observed.append)
+        inferences = [engine.infer(request_of(varied(MANY)), Sink(), is_alone=is_alone)]
+        inferences.append(engine.infer(request_of(varied(10)), Sink()))
+        gate.opened.set()
+        assert await comes_true(lambda: len(taken) == 2)
+
+        assert observed == inferences
+
+    asyncio.run(main())

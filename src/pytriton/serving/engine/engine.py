@@ -301,9 +301,11 @@ class RequestEngine(Generic[_M]):
             self.submit_validated(fitting, inference, is_alone=True)
         return inference
 
-    def submit(self, inference: Inference, *, is_alone: bool = False) -> None:
+    def submit(
+        self, inference: Inference, *, is_alone: bool = False, is_observed: bool = False
+    ) -> None:
         """Find the model of a request, validate it and queue it; see `infer`."""
-        if self.tap is not None:
+        if self.tap is not None and not is_observed:
             self.tap.observe(inference)
         request = inference.request
         model: _M | None = None
@@ -315,16 +317,20 @@ class RequestEngine(Generic[_M]):
             if model is None or request.model_version or model.state is not VersionState.READY:
                 model = self.lookup(request.model_name, request.model_version)
             validate(request, model.spec)
-            if self._strings.behind and self._strings.holds_back(inference, self.submit):
+            if self._strings.behind and self._strings.holds_back(inference, self._submit_again):
                 return
             inference.owner = model
             if model.quotas is not None and not request.call_depth:
                 model.quotas.admit(inference, time.monotonic_ns())
             model.submit(inference, time.monotonic_ns(), is_alone=is_alone)
         except UncountedStringsError:
-            self._strings.count(inference, self.submit)
+            self._strings.count(inference, self._submit_again)
         except ServerError as error:
             self.turn_away(inference, error, model)
+
+    def _submit_again(self, inference: Inference) -> None:
+        """Submit a request whose strings were counted meanwhile; it was observed already."""
+        self.submit(inference, is_observed=True)
 
     def submit_validated(
         self, model: ServedModel, inference: Inference, *, is_alone: bool = False
