@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -436,3 +438,24 @@ def test_answer_that_waits_to_be_sent_leaves_nothing_on_the_loop(server, monkeyp
 
     assert not server.loop.remove_writer(descriptor)  # another file may have this number now
     assert server.until(lambda: not model.is_alive())
+
+
+def test_answer_that_waits_for_front_ends_is_not_lost(server):
+    futures = []
+
+    async def wait_until_known():
+        future = server.loop.create_future()
+        futures.append(weakref.ref(future))
+        await future  # which nobody else has
+
+    server.engine.wait_until_known = wait_until_known
+    model = bound_model(answering(1), "m")
+    call = server.send_bind(model)
+    assert server.until(lambda: futures)
+    unbound = server.call(Unbind, "m", 1)
+    assert server.until(lambda: len(futures) == 2)
+    gc.collect()
+    for reference in futures:
+        reference().set_result(None)
+
+    assert server.answer(call).error == server.answer(unbound).error == ""

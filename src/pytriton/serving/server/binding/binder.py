@@ -144,6 +144,7 @@ class BinderSession:
         self._models: dict[tuple[str, int], Model] = {}
         self._supervised: dict[Model, SupervisedModel] = {}  # those with instances elsewhere
         self._loading = BackgroundTasks(loop)
+        self._answers = BackgroundTasks(loop)  # those that wait until front ends know a change
         self._unloading: dict[asyncio.Task[None], Model] = {}
 
     def start(self, ports: Started) -> None:
@@ -168,6 +169,7 @@ class BinderSession:
             await asyncio.wait(self._unloading)
         await self._loading.wait()
         await asyncio.gather(*map(self._end_instances, list(self._supervised)))
+        self._answers.cancel()
         self._loop.remove_writer(self._link.fileno())  # answers may have been added until now
         self._link.close()
 
@@ -209,7 +211,7 @@ class BinderSession:
             logger.exception("call of a binding process failed")
             self._send(CallDone(call, f"{type(error).__name__}: {error}", InternalError.code))
         else:
-            self._loop.create_task(self._send_when_known(call))
+            self._answers.start(self._send_when_known(call))
 
     async def _load(self, message: Bind) -> None:
         """Serve a model whose instances run elsewhere, when they are ready."""
@@ -333,7 +335,7 @@ class BinderSession:
     async def _unbind_model(self, model: Model, call: int) -> None:
         await self._unload(model, UNBIND_TIMEOUT_S)
         # Not awaited here: the end of the session waits for this, but not for front ends.
-        self._loop.create_task(self._send_when_known(call))
+        self._answers.start(self._send_when_known(call))
 
     async def _unload(self, model: Model, timeout_s: float | None = None) -> None:
         await self._engine.unload(model, timeout_s)
