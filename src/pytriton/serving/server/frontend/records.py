@@ -58,6 +58,7 @@ def as_batch_key(value: Any) -> Any:
 
 
 _ENCODING = ("utf-8", "surrogateescape")
+_TEXT = 1  # the kind of an extension of MessagePack
 
 
 def packed(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -73,13 +74,16 @@ def _packed(value: Any) -> Any:
     try:
         raw.decode()
     except UnicodeDecodeError:
-        return raw
+        return msgspec.msgpack.Ext(_TEXT, raw)
     return value
 
 
 def unpacked(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a question as they were asked."""
     return {
-        name: value.decode(*_ENCODING) if isinstance(value, bytes) else value
+        name: bytes(value.data).decode(*_ENCODING)
+        if isinstance(value, msgspec.msgpack.Ext)
+        else value
         for name, value in arguments.items()
     }
 
