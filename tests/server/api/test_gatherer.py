@@ -311,3 +311,14 @@ def test_observers_see_chunks_before_they_are_submitted(loop):
 
     assert seen == [([1, 2], [])]
     assert len(model.chunks) == 1
+
+
+def test_requests_have_the_name_that_means_one_model(loop):
+    model = FakeModel()
+    model.spec = model_spec(max_batch_size=8, namespace="team_a")
+    gatherer = Gatherer(Iterations(FakeEngine(), loop), SIGNATURE, 1, "", (0, 1), None)
+    gather(gatherer, model, 1, 2)
+    loop.run()
+
+    (chunk,) = model.chunks
+    assert {member.request.model_name for member in chunk.members} == {"team_a::m"}

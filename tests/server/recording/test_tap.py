@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import types
 
 import pytest
 
@@ -15,7 +16,7 @@ from pytriton.base.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
-from pytriton.base.messages import InferRequest, InferResponse, InferTensor
+from pytriton.base.messages import NO_FIELDS, InferRequest, InferResponse, InferTensor
 from pytriton.protocol.recording import (
     Exchange,
     RecordedTensor,
@@ -23,6 +24,7 @@ from pytriton.protocol.recording import (
     RecordingHead,
     RecordReader,
 )
+from pytriton.runtime.executor.columns import ChunkSignature, InputColumn
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.server.recording import tap as tap_module
@@ -36,6 +38,8 @@ from pytriton.serving.server.recording.pacing import (
 from pytriton.serving.server.recording.recording import Recordings
 from pytriton.serving.server.recording.tap import EngineTap, ExchangeChoice, ExchangeQueue
 from pytriton.testing import FakeClock
+from tests.chunks import PiecesChunk
+from tests.fakes import model_spec
 
 FP32 = BY_NAME["FP32"]
 
@@ -493,3 +497,19 @@ def test_recording_that_ended_has_metrics_and_a_server_without_one_has_none(loop
 
     assert "nv_recording_running 0" in texts
     assert 'nv_recording_end_count{reason="requests"} 1' in texts
+
+
+def test_model_in_a_namespace_has_one_name_however_requests_come():
+    engine, tap, queue = tapped(models=["m"])
+    spec = model_spec(namespace="team_a")
+    engine.infer(request("team_a::m"), KeepingSink())
+    signature = ChunkSignature((InputColumn("x", FP32, (1,), 4),))
+    sink = types.SimpleNamespace(on_outcome=lambda *_, **__: None)
+    chunk = PiecesChunk(signature, sink, [[bytes(4)] * 2], range(3))
+    tap.observe_chunk(chunk, spec, [NO_FIELDS] * 2, "", 1)
+    for index in range(2):
+        chunk.sink.on_outcome(chunk, index, None, InternalError("no"), is_refused=False)
+
+    assert [exchange.model for exchange in exchanges(queue)] == ["team_a::m"] * 3
+    assert queue.choice.means("team_a::m")
+    assert not queue.choice.means("team_a::other")

@@ -136,7 +136,7 @@ class GatheredChunk:
     def _requests(self, received_ns: int) -> InferRequest | list[InferRequest]:
         """Returns the record that all members share, or that of each."""
         signature, rows, version = self.signature, self.rows, self.version
-        name, fields = self.model.spec.name, self.fields
+        name, fields = self.model.spec.identifier, self.fields
         # Members with the same fields share a record. Those of sequences cannot: a scheduler adds
         # inputs to each.
         if self.model.spec.sequence is None and fields.count(fields[0]) == len(fields):
@@ -376,7 +376,7 @@ class ColumnSink(Generic[_Pattern]):
         for (name, dtype, shape), data in zip(self._tensors, inputs, strict=True):
             tensors[name] = InferTensor(name, dtype, shape, data)
         return InferRequest(
-            self.spec.name,
+            self.spec.identifier,
             tensors,
             self.version,
             fields.id,

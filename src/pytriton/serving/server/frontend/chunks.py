@@ -478,7 +478,7 @@ class FrontEndChunks:
         if item.wants_costs:
             chunk.costs = {}
             chunk.trace = ChunkCostTrace(chunk.cost_of, chunk.trace)
-        requests = _read_requests(item, signature, spec.name)
+        requests = _read_requests(item, signature, spec.identifier)
         if self._engine is not None and self._engine.tap is not None:
             each = [requests] * count if isinstance(requests, InferRequest) else requests
             version = item.model_version

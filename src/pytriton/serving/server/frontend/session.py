@@ -571,7 +571,7 @@ def read_request(received: Received, item: SubmitItem, model: ServedModel) -> In
     else:
         inputs = {ref.name: _read_input(received, ref, device) for ref in item.inputs}
     return InferRequest(
-        model_name=model.spec.name,
+        model_name=model.spec.identifier,
         inputs=inputs,
         model_version=item.model_version,
         id=item.id,

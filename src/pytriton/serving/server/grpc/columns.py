@@ -297,7 +297,7 @@ class ColumnTable(Generic[_Columns]):
                 return None
             fields, holes = read, holes[pattern.heads :]
         spec, engine = columns.spec, self._engine
-        model = engine.find(spec.name, columns.version)
+        model = engine.find(spec.identifier, columns.version)
         # The ordinary way also finds the error, if there is one: the model may be gone.
         if model is None or model.spec is not spec or engine.is_exiting:
             self._left = _NEW

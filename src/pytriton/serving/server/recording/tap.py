@@ -54,9 +54,14 @@ class ExchangeChoice:
         self._share = share
         self._due = 0.0
 
+    def means(self, model: str) -> bool:
+        """Returns whether requests to a model may be chosen; its name may lack the namespace."""
+        models = self.models
+        return not models or model in models or model.rpartition("::")[2] in models
+
     def takes(self, model: str, correlation_id: int | str) -> bool:
         """Returns whether the next request is chosen; one of another model does not count."""
-        if self.models and model not in self.models:
+        if not self.means(model):
             return False
         if correlation_id:  # each request of a sequence gets the same answer
             return zlib.crc32(str(correlation_id).encode()) < self._share * _HASHES
@@ -75,7 +80,7 @@ class ExchangeChoice:
 
     def takes_of(self, model: str, count: int) -> Sequence[int]:
         """Returns which of the next requests are chosen; none of them is of a sequence."""
-        if self.models and model not in self.models:
+        if not self.means(model):
             return ()
         share, before = self._share, self._due
         due = self._due = before + share * count
@@ -129,8 +134,7 @@ class ExchangeQueue:
         pace = self.pace
         if pace is None or time.monotonic_ns() >= pace.closed_until_ns:
             return False
-        models = self.choice.models
-        if not models or model in models:
+        if self.choice.means(model):
             self._skipped_count += count
         return True
 
@@ -485,7 +489,7 @@ class EngineTap:
     ) -> None:
         """Look at a chunk that is about to be submitted."""
         only = self._only
-        if only is not None and spec.sequence is None and only.skips(spec.name, len(fields)):
+        if only is not None and spec.sequence is None and only.skips(spec.identifier, len(fields)):
             return
         captures: dict[int, _Capture] = {}
         try:
@@ -554,10 +558,10 @@ class EngineTap:
             own = fields[index]
             pieces = [chunk.pieces(place, index, index + 1) for place in places]
             size = _EXCHANGE_BYTES + sum([len(each) for parts in pieces for each in parts])
-            takers = [each for each in wanting if each.reserve(size, own, spec.name)]
+            takers = [each for each in wanting if each.reserve(size, own, spec.identifier)]
             if not takers:
                 continue
-            exchange = _exchange(own, spec.name, received_ns)
+            exchange = _exchange(own, spec.identifier, received_ns)
             captures[index] = _Capture(exchange, takers, size)
             rows = (starts[index + 1] - starts[index],) if spec.max_batch_size > 0 else ()
             exchange.inputs = [
@@ -576,7 +580,7 @@ class EngineTap:
     ) -> dict[int, list[ExchangeQueue]]:
         """Returns who wants each of the members that somebody wants."""
         found: dict[int, list[ExchangeQueue]] = {}
-        name = spec.name
+        name = spec.identifier
         if spec.sequence is not None:
             for index, own in enumerate(fields):
                 if takers := [each for each in self._consumers if each.wants(own, name)]:
