@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import os
+import types
+
+import msgspec
 import pytest
 
 from pytriton.base import dtypes
@@ -13,7 +17,16 @@ from pytriton.base.model_spec import (
     QueuePolicySpec,
     QueueTimeoutAction,
 )
-from pytriton.serving.server.frontend.records import as_batch_key, decode_spec, encode_spec
+from pytriton.runtime.transport.frontend_frames import SubmitItem
+from pytriton.serving.server.frontend.chunks import FrontEndChunk
+from pytriton.serving.server.frontend.records import (
+    as_batch_key,
+    decode_spec,
+    encode_spec,
+    packed,
+    unpacked,
+)
+from pytriton.serving.server.frontend.session import read_request
 from tests.fakes import model_spec
 
 TENSORS = {
@@ -78,3 +91,42 @@ def test_specification_is_the_same_after_it_was_sent(spec):
 def test_batch_key_is_made_of_tuples_again(sent, key):
     assert as_batch_key(sent) == key
     assert hash(as_batch_key(sent)) == hash(key)
+
+
+def test_arguments_of_a_question_arrive_as_they_were():
+    path = os.fsdecode(b"models/\xff")
+    asked = {"body": b"\xff\xfe{}", "text": "n\u00e4me", "path": path, "count": 3, "none": None}
+    sent = msgspec.msgpack.encode(packed(asked))
+
+    assert unpacked(msgspec.msgpack.decode(sent)) == asked
+
+
+def test_request_of_a_front_end_has_the_name_that_means_one_model():
+    item = SubmitItem(call=1, model=1, inputs=[], rows=1, received_ns=1)
+    model = types.SimpleNamespace(spec=model_spec(namespace="team_a"))
+
+    assert read_request(None, item, model).model_name == "team_a::m"
+
+
+def test_chunk_of_a_front_end_looks_at_its_sizes_once():
+    class Sizes(list):
+        looks = 0
+
+        def __iter__(self):
+            self.looks += 1
+            return super().__iter__()
+
+        def __getitem__(self, index):
+            self.looks += 1
+            return super().__getitem__(index)
+
+    count = 100
+    sizes = Sizes(range(count))
+    data = bytes(index for index in range(count) for _ in range(index))
+    received = types.SimpleNamespace(column=lambda _, start, end: data[start:end])
+    column = types.SimpleNamespace(sizes=sizes, size=len(data))
+    chunk = FrontEndChunk(None, None, range(count + 1), 1, received, [column], count, False)
+
+    pieces = [chunk.pieces(0, index, index + 1) for index in range(count)]
+    assert pieces == [[bytes([index]) * index] for index in range(count)]
+    assert sizes.looks == 1

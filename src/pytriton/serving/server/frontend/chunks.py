@@ -427,6 +427,7 @@ class FrontEndChunk(msgspec.Struct, eq=False):
     cache_keys: Sequence[bytes] = ()
     cache_ns: int = 0
     costs: dict[int, RequestCost] | None = None  # of members by index, if the front end wants them
+    places: dict[int, list[int]] | None = None  # of members in columns whose sizes differ
 
     def cost_of(self, index: int) -> RequestCost | None:
         """Returns where the costs of a member are added up."""
@@ -437,11 +438,19 @@ class FrontEndChunk(msgspec.Struct, eq=False):
         if end - first == len(starts) - 1:  # the usual case
             return [self.received.column(ref, 0, ref.size)]
         if ref.sizes:
-            sizes = ref.sizes
-            start = sum(sizes[:first])
-            return [self.received.column(ref, start, start + sum(sizes[first:end]))]
+            places = self._places(column, ref.sizes)
+            return [self.received.column(ref, places[first], places[end])]
         row_bytes = self.signature.inputs[column].row_bytes
         return [self.received.column(ref, starts[first] * row_bytes, starts[end] * row_bytes)]
+
+    def _places(self, column: int, sizes: Sequence[int]) -> list[int]:
+        """Returns where the bytes of each member begin; one after another asks for its own."""
+        if self.places is None:
+            self.places = {}
+        places = self.places.get(column)
+        if places is None:
+            places = self.places[column] = list(itertools.accumulate(sizes, initial=0))
+        return places
 
     def member_sink(self, index: int) -> ResponseSink:
         return MemberSink(self, index)
