@@ -11,8 +11,10 @@ import subprocess
 import pytest
 import yaml
 
+from pytriton.base.triton_config import TritonConfig
 from pytriton.serving.server.command.arguments import parse
 from pytriton.serving.server.options.server_options import ServerOptions
+from pytriton.tools.commands.serve.options import read_options
 from tests.deploy.fake_cluster import cluster_with_ray
 from tests.deploy.helm import CHART, MODES, REPOSITORY, lint, mode_values, plain_manifest, render
 from tests.deploy.schemas import pods_of, validate
@@ -46,6 +48,12 @@ CASES = {
         "policy": {"secret": "policy"},
         "metrics": {"podMonitor": {"enabled": True}},
     },
+    "a protected program": {
+        "command": ["pytriton", "serve", "service.py", "--host", "0.0.0.0"],
+        "adminSecret": {"name": "keys"},
+        "tls": {"secret": "certificate"},
+        "policy": {"secret": "policy"},
+    },
     "a program": {"command": ["python", "/app/server.py"], "exit": {"preStopSeconds": 15}},
     "balanced": {"service": {"type": "LoadBalancer", "headless": False}, "replicas": 3},
     "placed": {
@@ -74,6 +82,18 @@ WRONG = {
         "networkPolicy": {"enabled": True},
     },
     "options": {"options": ["model-control-mode=explicit"]},
+    "options are those of tritonserver": {
+        "options": ["--auth-config=/etc/a.toml"],
+        "command": ["pytriton", "serve", "service.py"],
+    },
+    "policy reach tritonserver": {
+        "policy": {"secret": "policy"},
+        "command": ["/opt/venv/bin/tritonserver", "--model-repository=/models"],
+    },
+    "leave command out": {
+        "tls": {"secret": "certificate"},
+        "command": ["python", "-m", "pytriton.server"],
+    },
 }
 
 
@@ -171,7 +191,7 @@ def test_only_the_pod_that_adds_workers_may_ask_the_cluster(releases):
     assert [pod["containers"][0]["name"] for pod in with_token] == ["ray-head"]
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "a program"])
+@pytest.mark.parametrize("case", [case for case in CASES if "program" not in case])
 def test_arguments_are_options_and_end_before_the_pod_is_killed(releases, case):
     pod = releases[case].one("Deployment")["spec"]["template"]["spec"]
     options = options_of(releases[case])
@@ -198,10 +218,10 @@ def test_update_has_a_new_server_before_it_ends_an_old_one(releases, case):
 
     assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     expected = {"path": "/v2/health/ready", "port": "http"}
-    assert probe["httpGet"] == {**expected, **({"scheme": "HTTPS"} if case == "protected" else {})}
+    assert probe["httpGet"] == {**expected, **({"scheme": "HTTPS"} if "protected" in case else {})}
     # The probe notices in the first half of the time for leaving.
     noticed_s = probe["failureThreshold"] * (probe["periodSeconds"] + probe["timeoutSeconds"])
-    if case != "a program":
+    if "program" not in case:
         assert noticed_s < options_of(releases[case]).exit_grace_s / 2
 
 
@@ -310,6 +330,23 @@ def test_protected_server_has_its_certificate_and_its_policy(releases):
     assert {probe["scheme"] for probe in probes} == {"HTTPS"}
     assert scrape["scheme"] == "https"
     assert "scheme" not in container_of(releases[ONE])["livenessProbe"]["httpGet"]
+
+
+def test_program_gets_what_protects_it_by_variables(releases, monkeypatch):
+    container = container_of(releases["a protected program"])
+    mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    for variable in container["env"]:
+        value = variable.get("value", "secret").replace("$(ADMIN_KEY)", "secret")
+        monkeypatch.setenv(variable["name"], value)
+    config = read_options(container["command"][2:]).server_config()
+    options = ServerOptions.from_triton_config(TritonConfig.resolved(config).to_dict())
+
+    assert options.http.address == "0.0.0.0"
+    assert options.tls.server_cert == f"{mounts['tls']}/tls.crt"
+    assert options.access.config == f"{mounts['policy']}/auth.toml"
+    for group in (*options.http_restricted, *options.grpc_restricted):
+        assert "model-repository" in group.apis
+    assert container["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
 
 
 def test_port_of_instances_is_open_for_workers_only(releases):
