@@ -12,13 +12,18 @@ import contextlib
 import fnmatch
 import importlib.metadata
 import json
+import os
 import pathlib
 import re
 import shutil
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import sysconfig
+import urllib.error
+import urllib.request
 import venv
 import zipfile
 
@@ -27,9 +32,11 @@ import pytest
 import yaml
 
 from pytriton import __main__
+from pytriton.serving.server.access.keys import keys_text, make_key
 from pytriton.tools.commands.project import package
 from pytriton.tools.commands.project.lock import LockError, pins_of, wheel_bytes
 from pytriton.tools.commands.project.new import KINDS
+from tests.certificates import Authority
 from tests.deploy.helm import CHART, REPOSITORY, render
 from tests.deploy.schemas import each, one_of, record, validate
 from tests.e2e.http_client import call, is_ready
@@ -177,24 +184,104 @@ def ignored(project: pathlib.Path, name: str) -> bool:
     for line in (project / "deploy/Dockerfile.dockerignore").read_text().splitlines():
         rule = line.removeprefix("!").removeprefix("**/")
         parts = pathlib.PurePosixPath(name)
-        places = [str(parts), *map(str, parts.parents)]
+        places = [str(parts), *map(str, list(parts.parents)[:-1])]
         if "**/" in line:
             places += list(parts.parts)
+        rule = "*" if rule == "**" else rule
         if line and not line.startswith("#") and any(fnmatch.fnmatch(p, rule) for p in places):
             answer = not line.startswith("!")
     return answer
 
 
-def test_image_has_the_project_and_nothing_else(project):
-    for name in (".env", ".git/config", ".venv/bin/python", "a/__pycache__/b.pyc"):
+SECRETS = (
+    ".env", "prod.env", ".env.local", ".aws/credentials", "auth.toml", "auth.keys.json", "tls.key",
+    "tls.pem", "customers.csv", "server.log", "notes.txt", "data/rows.parquet", "id_rsa",
+    ".git/config", ".venv/lib/x.py", "venv/lib/x.py", "a/__pycache__/b.pyc", "tests/test_it.py",
+)  # fmt: skip
+SECRETS_IN_FOLDERS = (
+    "models/my_project/.env", "models/my_project/1/client.key", "models/my_project/1/debug.log",
+    "weights/team.keys.json", "weights/.netrc", "weights/ca.pem",
+)  # fmt: skip
+
+
+def files_of_image(project: pathlib.Path, *names: str) -> list[str]:
+    """The files of the image, if the project also has these."""
+    for name in names:
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).touch()
     files = [str(p.relative_to(project)) for p in project.rglob("*") if p.is_file()]
-    sent = sorted(name for name in files if not ignored(project, name))
+    return sorted(name for name in files if not ignored(project, name))
+
+
+def test_image_has_no_secrets_and_no_data(project, capsys):
+    text = (project / "pyproject.toml").read_text()
+    (project / "weights").mkdir()
+    (project / "pyproject.toml").write_text(
+        text.replace("[tool.pytriton]", '[tool.pytriton]\ninclude = ["weights"]')
+    )
+    capsys.readouterr()
+    assert run("package", str(project), "--force") == 0
+    kept = files_of_image(project, *SECRETS, *SECRETS_IN_FOLDERS, "weights/model.bin", "part/a.py")
+
+    assert not {*SECRETS, *SECRETS_IN_FOLDERS} & set(kept)
+    assert {"weights/model.bin", "part/a.py"} <= set(kept)
+
+
+def test_what_is_left_out_is_told_and_can_be_named(tmp_path, capsys):
+    settings = '[tool.pytriton]\nserve = "a.py"\n'
+    shop = write(tmp_path / "shop", HEAD + settings, a="")
+    for name in ("labels.txt", "weights/model.bin", "README.md", "ca.pem", ".env"):
+        (shop / name).parent.mkdir(exist_ok=True)
+        (shop / name).touch()
+
+    assert run("package", str(shop)) == 0
+    assert "Not in the image: ca.pem, labels.txt, weights/. If" in capsys.readouterr().out
+
+    write(shop, HEAD + settings + 'include = ["labels.txt", "weights", "ca.pem"]\n')
+    assert run("package", str(shop), "--force") == 0
+    assert "Not in the image" not in capsys.readouterr().out
+    kept = {name for name in files_of_image(shop) if not name.startswith("deploy/")}
+    assert kept == {"a.py", "pyproject.toml", "labels.txt", "weights/model.bin", "ca.pem"}
+
+
+@pytest.mark.parametrize(
+    "options, problem",
+    [
+        (
+            '["--model-control-mode=explicit"]',
+            "unrecognized option '--model-control-mode=explicit'",
+        ),
+        ('["--max-batch-size", "many"]', "expected a whole number"),
+        ('["--auth-config=policy.toml"]', "Expected --auth-config to name a file of the project"),
+        ('["--auth-config=../auth.toml"]', "Expected a path inside of"),
+        ('["--tls-cert=tls.pem", "--tls-key=tls.key"]', "Expected an absolute path for --tls-key"),
+    ],
+)
+def test_options_that_the_server_would_refuse_are_refused(options, problem, tmp_path, capsys):
+    settings = f'[tool.pytriton]\nserve = "a.py"\noptions = {options}\n'
+    shop = write(tmp_path / "shop", HEAD + settings, a="")
+    for name in ("tls.pem", "tls.key"):
+        (shop / name).touch()
+
+    assert run("package", str(shop)) == 1
+    assert problem in capsys.readouterr().err
+
+
+def test_options_of_a_repository_are_those_of_tritonserver(tmp_path, capsys):
+    settings = '[tool.pytriton]\nrepository = "models"\noptions = ["--max-batch-size=4"]\n'
+    shop = write(tmp_path / "shop", HEAD + settings)
+    (shop / "models/x").mkdir(parents=True)
+
+    assert run("package", str(shop)) == 1
+    assert "unrecognized option '--max-batch-size=4'" in capsys.readouterr().err
+
+
+def test_image_has_the_project_and_nothing_else(project):
+    sent = files_of_image(project, ".env", ".git/config", ".venv/bin/python", "a/__pycache__/b.pyc")
     kept = [name for name in sent if not name.startswith("deploy/")]
 
     assert {name.split("/")[1] for name in sent if name.startswith("deploy/")} == {"lock"}
-    assert "README.md" in kept
+    assert "pyproject.toml" in kept
     assert {"service.py"} & set(kept) or "models/my_project/config.pbtxt" in kept
     assert not [name for name in kept if re.search(r"^\.|/\.|__pycache__|^tests/", name)]
 
@@ -270,6 +357,90 @@ def test_command_of_the_image_serves_the_project_from_its_own_environment(projec
     assert answer.status == 200
     assert json.loads(answer.body)["model_name"] == model
     assert found.stdout.startswith(str(opt))
+
+
+@pytest.mark.e2e
+def test_image_with_options_for_protection_starts_and_asks_for_a_key(tmp_path):
+    settings = '[tool.pytriton]\nserve = "a.py"\noptions = ["--auth-config=auth.toml"]\n'
+    shop = write(tmp_path / "shop", HEAD + settings, a="def f(x: float) -> float: return x")
+    (shop / "auth.toml").write_text('[principals.team]\napis = ["inference"]\n')
+    assert run("package", str(shop)) == 0
+    app = tmp_path / "app"
+    for name in files_of_image(shop):
+        (app / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(shop / name, app / name)
+    http, grpc, metrics = free_ports(3)
+    program, *arguments = [word.replace("0.0.0.0", "127.0.0.1") for word in command_of(shop)]
+    ports = [f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"]
+    command = [pathlib.Path(sys.executable).with_name(program), *arguments, *ports]
+
+    with subprocess.Popen(command, cwd=app, env={**os.environ, "PYTRITON_QUIET": "1"}) as process:
+        try:
+            eventually(lambda: process.poll() is not None or is_listening(http))
+            assert call(http, "/v2/models/f/generate", b'{"x": 1}').status == 401
+        finally:
+            process.terminate()
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.e2e
+def test_chart_protects_the_command_that_it_starts(project, image, tmp_path):
+    opt, app = image
+    values = {**values_of(project), "policy": {"secret": "auth"}, "tls": {"secret": "certificate"}}
+    (release,) = render(values, name="my-project")
+    (container,) = release.one("Deployment")["spec"]["template"]["spec"]["containers"]
+    authority = Authority()
+    issued, (key, record) = authority.issue(), make_key("team", 0)
+    for mount in container["volumeMounts"]:
+        (tmp_path / mount["mountPath"].lstrip("/")).mkdir(parents=True, exist_ok=True)
+    secrets = tmp_path / "etc/pytriton"
+    (secrets / "tls/tls.crt").write_bytes(issued.certificate)
+    (secrets / "tls/tls.key").write_bytes(issued.key)
+    (secrets / "policy/auth.toml").write_text(
+        '[principals.team]\napis = ["inference"]\n[principals.probe]\napis = ["health"]\n'
+    )
+    (secrets / "policy/auth.keys.json").write_text(keys_text([record]))
+
+    http, grpc, metrics = free_ports(3)
+    ports = [f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"]
+    words = container.get("command", ["tritonserver"]) + container.get("args", [])
+    places = {"/app/": f"{app}/", "/etc/": f"{tmp_path}/etc/", "0.0.0.0": "127.0.0.1"}
+    texts = {each["name"]: each["value"] for each in container.get("env", ())}
+    for name, place in places.items():
+        words = [word.replace(name, place) for word in words]
+        texts = {variable: text.replace(name, place) for variable, text in texts.items()}
+    if words[0] == "tritonserver":
+        ports += ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--exit-grace-secs=0"]
+    environment = {"PATH": f"{opt}/bin:/usr/bin:/bin", "HOME": "/tmp", "PYTRITON_QUIET": "1"}
+    model = "sentiment" if words[0] == "pytriton" else "my_project"
+    body = b'{"text": "good"}' if words[0] == "pytriton" else b'{"x": [1.0, 3.0]}'
+    context = ssl.create_default_context(cadata=authority.pem.decode())
+
+    def ask(**headers: str) -> int:
+        url = f"https://127.0.0.1:{http}/v2/models/{model}/generate"
+        request = urllib.request.Request(url, body, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            return error.code
+        except OSError:  # it does not listen yet
+            return 0
+
+    with subprocess.Popen(
+        [f"{opt}/bin/{words[0]}", *words[1:], *ports], cwd=app, env=environment | texts
+    ) as process:
+        try:
+            eventually(lambda: process.poll() is not None or ask() != 0)
+            assert ask() == 401
+            assert ask(Authorization=f"Bearer {key}") == 200
+            assert call(http, "/v2/health/live").status == 400  # not encrypted
+        finally:
+            process.terminate()
 
 
 def write(folder: pathlib.Path, pyproject: str, **files: str) -> pathlib.Path:

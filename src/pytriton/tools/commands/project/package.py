@@ -20,6 +20,9 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from pytriton.base.security import TOKEN_VARIABLE
+from pytriton.base.settings import BY_KEY, Takes
+from pytriton.exceptions import PyTritonError
+from pytriton.serving.server.command.arguments import parse
 from pytriton.tools.commands.project.lock import (
     CHART_IN_PACKAGE,
     CHART_IN_REPOSITORY,
@@ -33,6 +36,7 @@ from pytriton.tools.commands.project.lock import (
 )
 from pytriton.tools.commands.project.new import TEMPLATES, replaced
 from pytriton.tools.commands.serve.loading import ServeTarget, TargetError
+from pytriton.tools.commands.serve.options import OptionsError, read_options
 from pytriton.utils.option_parser import OptionParser
 
 if sys.version_info >= (3, 11):
@@ -48,13 +52,19 @@ _BASES = {
     "3.13": "python:3.13.9-slim-bookworm",
     "3.14": "python:3.14.0-slim-bookworm",
 }
-_SETTINGS = ("serve", "repository", "options")
+_SETTINGS = ("serve", "repository", "options", "include")
 # As packages have them; images take the same characters, but for a `+`.
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-_OUTPUT = re.compile(r"[\w./-]+")
+_OUTPUT = re.compile(r"[\w./-]+")  # also of files in the image: no character is a pattern there
+_PRIVATE_KEYS = ("tls_key", "grpc_server_key")
+_WRITTEN = ("log_file", "access_log")
+# What the image does not miss: it is not told that they are left out.
+_NO_CODE = ("*.md", "LICENSE*", "pyproject.toml", "uv.lock", "poetry.lock", "requirements*.txt")
+_NOT_SENT = re.compile(r"\..*|__pycache__|tests|build|dist|venv|.*\.(egg-info|pyc|pyo)")
 _SUFFIX = ".template"
 _LOCK = "lock"
+_MOST_NAMES = 5
 _APP = "/app"  # the folder of the project in the image
 _EXAMPLE = '[tool.pytriton]\nserve = "service.py"  # or: repository = "models"'
 
@@ -73,6 +83,8 @@ class Project:
     targets: tuple[str, ...]  # what `pytriton serve` serves; empty for a repository
     repository: str  # the folder of a model repository; empty for targets
     options: tuple[str, ...]  # further ones for the server
+    include: tuple[str, ...] = ()  # folders that the image has besides
+    files: tuple[str, ...] = ()  # files that it has besides, whatever they are
 
     @property
     def tag(self) -> str:
@@ -154,7 +166,12 @@ def read_project(folder: pathlib.Path) -> Project:
         *_served(settings, path),
     )
     _check_files(folder, project)
-    return project
+    named = (*project.include, *_files_of_options(folder, project))
+    return dataclasses.replace(
+        project,
+        include=tuple(name for name in named if (folder / name).is_dir()),
+        files=tuple(name for name in named if not (folder / name).is_dir()),
+    )
 
 
 def _check_texts(about: dict[str, Any], path: pathlib.Path) -> None:
@@ -171,8 +188,8 @@ def _check_texts(about: dict[str, Any], path: pathlib.Path) -> None:
 
 def _served(
     settings: dict[str, Any], path: pathlib.Path
-) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
-    """Returns the targets, the repository and the options that the settings name."""
+) -> tuple[tuple[str, ...], str, tuple[str, ...], tuple[str, ...]]:
+    """Returns the targets, the repository, the options and the files that the settings name."""
     unknown = sorted(set(settings) - set(_SETTINGS))
     if unknown:
         raise PackageError(
@@ -186,9 +203,10 @@ def _served(
     targets = settings.get("serve", ())
     targets = (targets,) if isinstance(targets, str) else tuple(targets)
     repository, options = settings.get("repository", ""), tuple(settings.get("options", ()))
-    if not all(isinstance(each, str) for each in (*targets, repository, *options)):
+    include = tuple(settings.get("include", ()))
+    if not all(isinstance(each, str) for each in (*targets, repository, *options, *include)):
         raise PackageError(f"Expected texts in [tool.pytriton] of {path}, got {settings}.")
-    return targets, repository, options
+    return targets, repository, options, include
 
 
 def _check_files(folder: pathlib.Path, project: Project) -> None:
@@ -204,6 +222,47 @@ def _check_files(folder: pathlib.Path, project: Project) -> None:
         models = _is_inside(folder, project.repository)
         if not any(path.is_dir() for path in (models.iterdir() if models.is_dir() else ())):
             raise PackageError(f"Expected a folder with models, but {models} has none.")
+    for name in project.include:
+        if not _is_inside(folder, name).exists():
+            raise PackageError(f"Expected {folder / name}, which include names.")
+        if not _OUTPUT.fullmatch(name):
+            raise PackageError(
+                f"Expected a path of letters, digits, dots and hyphens in include, got {name!r}."
+            )
+
+
+def _files_of_options(folder: pathlib.Path, project: Project) -> tuple[str, ...]:
+    """Returns the files of the project that its options name; refuses options that are wrong."""
+    try:
+        settings = (
+            read_options(project.arguments(), ends=False).settings
+            if project.targets
+            else parse(project.arguments()).values
+        )
+    except (OptionsError, PyTritonError) as error:
+        raise PackageError(f"The options of [tool.pytriton] are wrong: {error}") from error
+    files = []
+    for key, value in settings.items():
+        setting = BY_KEY[key]
+        if setting.takes is not Takes.PATH or setting.is_repeatable or key in _WRITTEN:
+            continue
+        path = pathlib.PurePosixPath(_APP, value)
+        if not path.is_relative_to(_APP):  # it is mounted where the image runs
+            continue
+        name = str(path.relative_to(_APP))
+        if key in _PRIVATE_KEYS:
+            raise PackageError(
+                f"Expected an absolute path for --{setting.name}, which is mounted where the image "
+                f"runs, such as /etc/pytriton/tls/tls.key: whoever has an image has all that is in "
+                f"it. Got {value}."
+            )
+        if not _is_inside(folder, name).exists() or not _OUTPUT.fullmatch(name):
+            raise PackageError(
+                f"Expected --{setting.name} to name a file of the project, or an absolute path "
+                f"where it is mounted, such as /etc/pytriton/policy/auth.toml. Got {value}."
+            )
+        files.append(name)
+    return tuple(files)
 
 
 def _is_inside(folder: pathlib.Path, name: str) -> pathlib.Path:
@@ -245,6 +304,8 @@ def deployment_files(project: Project, output: str, image: str, base: str) -> di
         "command": json.dumps(project.arguments()),
         "token": TOKEN_VARIABLE if project.targets else "PYTRITON_PAGE_TOKEN",
         "served": _served_values(project),
+        "sent": "\n".join(f"!{name}" for name in _sent(project)),
+        "files": "\n".join(f"!{name}" for name in project.files),
     }
     folder = TEMPLATES / "deploy"
     files = {
@@ -260,6 +321,32 @@ def deployment_files(project: Project, output: str, image: str, base: str) -> di
         if path.is_file():
             files[f"chart/{path.relative_to(chart).as_posix()}"] = path.read_bytes()
     return files
+
+
+def _sent(project: Project) -> list[str]:
+    """Returns the folders that reach the image, apart from secrets, as in an ignore file."""
+    names = (*((project.repository,) if project.repository else ()), *project.include)
+    return ["**" if name == "." else pathlib.PurePosixPath(name).as_posix() for name in names]
+
+
+def left_out(folder: pathlib.Path, project: Project, output: str) -> list[str]:
+    """Returns what of the project does not reach the image, though a program may read it.
+
+    A folder stands for what is in it.
+    """
+    sent = {pathlib.PurePosixPath(name) for name in (*_sent(project), *project.files, output)}
+    missing: dict[str, None] = {}
+    for parent, folders, files in os.walk(folder):
+        place = pathlib.PurePosixPath(pathlib.Path(parent).relative_to(folder).as_posix())
+        folders[:] = sorted(
+            each for each in folders if place / each not in sent and not _NOT_SENT.fullmatch(each)
+        )
+        for name in sorted(files):
+            path = place / name
+            is_code = name.endswith(".py") or any(path.match(each) for each in _NO_CODE)
+            if not (is_code or path in sent or _NOT_SENT.fullmatch(name)):
+                missing[path.parts[0] + ("/" if len(path.parts) > 1 else "")] = None
+    return [] if pathlib.PurePosixPath("**") in sent else list(missing)
 
 
 def _served_values(project: Project) -> str:
@@ -334,6 +421,12 @@ def _next_steps(
         f"Kept {name}, which differs from what would be written; --force writes it."
         for name in written.kept
     ]
+    if missing := left_out(folder, project, output):
+        more = ", …" if len(missing) > _MOST_NAMES else ""
+        lines.append(
+            f"Not in the image: {', '.join(missing[:_MOST_NAMES])}{more}. If the server needs it, "
+            "name it in [tool.pytriton]: include = [...]"
+        )
     lines += ["", "Next:"]
     if folder.resolve() != pathlib.Path.cwd():
         lines.append(f"  cd {folder}")

@@ -9,7 +9,7 @@ import functools
 import os
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from pytriton.base.security import TOKEN_VARIABLE
 from pytriton.base.settings import SETTINGS, ServerSetting, Takes
@@ -19,7 +19,7 @@ from pytriton.model_config.model_config import ModelConfig
 from pytriton.serving.server.options.flags import Flags
 from pytriton.tools.commands.option_values import whole_number
 from pytriton.tools.commands.serve.loading import ServeTarget, TargetError
-from pytriton.utils.option_parser import OptionParser
+from pytriton.utils.option_parser import OptionParser, closed
 
 _PORTS = ("http-port", "grpc-port", "metrics-port")
 # What the help shows of the other settings, by group; the rest is in the page of `tritonserver`.
@@ -95,9 +95,24 @@ class ServeOptions:
         return cls(**(document | {"targets": targets}))
 
 
-def read_options(arguments: Sequence[str]) -> ServeOptions:
-    """Read the command line; a wrong one ends the program with exit code 2."""
-    parser = _parser()
+class OptionsError(Exception):
+    """The command line is wrong; the text says what was expected and what was given."""
+
+
+class _CheckingParser(OptionParser):
+    """A parser that raises OptionsError where others end the program."""
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionsError(closed(message))
+
+
+def read_options(arguments: Sequence[str], *, ends: bool = True) -> ServeOptions:
+    """Read the command line; a wrong one ends the program with exit code 2.
+
+    Raises:
+        OptionsError: It is wrong, and `ends` is False.
+    """
+    parser = _parser(OptionParser if ends else _CheckingParser)
     values = vars(parser.parse_args(arguments))
     try:
         values["targets"] = tuple(ServeTarget.parse(text) for text in values["targets"])
@@ -111,8 +126,8 @@ def read_options(arguments: Sequence[str]) -> ServeOptions:
     return ServeOptions(**values)
 
 
-def _parser() -> OptionParser:
-    parser = OptionParser(
+def _parser(kind: type[OptionParser]) -> OptionParser:
+    parser = kind(
         prog="pytriton serve",
         description=_DESCRIPTION,
         epilog=_EPILOG,
