@@ -20,6 +20,7 @@ KINDS = {
     ErrorCode.ALREADY_EXISTS: "Already exists",
     ErrorCode.CANCELLED: "Cancelled",
     ErrorCode.RESOURCE_EXHAUSTED: "Resource exhausted",  # not one of Triton's
+    ErrorCode.PERMISSION_DENIED: "Permission denied",  # nor is this
 }
 
 

@@ -18,6 +18,7 @@ class FakeControl:
         self.calls: list[tuple[object, ...]] = []
         self.ended: list[str] = []
         self.refusal: Exception | None = None
+        self.patterns: object = ...  # of the sender of the last load
         self.is_serving = True
         self._gate = asyncio.Event()
 
@@ -29,8 +30,11 @@ class FakeControl:
     def index(self, *, ready: bool = False) -> list[IndexEntry]:
         return [entry for entry in self.entries if entry.state == "READY" or not ready]
 
-    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+    async def load(
+        self, name: str, config: str | None, files: Mapping[str, bytes], patterns: object = None
+    ) -> None:
         self.calls.append(("load", name, config, dict(files)))
+        self.patterns = patterns
         await self._end(name)
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:

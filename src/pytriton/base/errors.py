@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class ErrorCode(enum.IntEnum):
-    """Triton's error kinds, numbered as in its C API, and one of our own."""
+    """Triton's error kinds, numbered as in its C API, and two of our own."""
 
     UNKNOWN = 0
     INTERNAL = 1
@@ -42,7 +42,9 @@ class ErrorCode(enum.IntEnum):
     UNSUPPORTED = 5
     ALREADY_EXISTS = 6
     CANCELLED = 7
-    RESOURCE_EXHAUSTED = 8  # not Triton's: a principal has used up what it may have
+    # Not Triton's:
+    RESOURCE_EXHAUSTED = 8  # a principal has used up what it may have
+    PERMISSION_DENIED = 9  # a principal has no right to what a request would reach
 
 
 class InputValueError(ValueError):
@@ -71,8 +73,8 @@ class ServerError(Exception):
 
     @property
     def triton_code(self) -> ErrorCode:
-        """The kind as programs of Triton know it, which has none for quotas."""
-        is_own = self.code is ErrorCode.RESOURCE_EXHAUSTED
+        """The kind as programs of Triton know it, which has none for quotas and rights."""
+        is_own = self.code in (ErrorCode.RESOURCE_EXHAUSTED, ErrorCode.PERMISSION_DENIED)
         return ErrorCode.UNAVAILABLE if is_own else self.code
 
 
@@ -128,6 +130,12 @@ class ResourceExhaustedError(ServerError):
         self.retry_after_s = retry_after_s
 
 
+class PermissionDeniedError(ServerError):
+    """The sender of a request has no right to what it would reach."""
+
+    code = ErrorCode.PERMISSION_DENIED
+
+
 _WORDS = {ErrorCode.INVALID_ARG: "Invalid argument"}
 _BY_CODE: dict[ErrorCode, type[ServerError]] = {
     error.code: error
@@ -141,6 +149,7 @@ _BY_CODE: dict[ErrorCode, type[ServerError]] = {
         AlreadyExistsError,
         CancelledError,
         ResourceExhaustedError,
+        PermissionDeniedError,
     )
 }
 

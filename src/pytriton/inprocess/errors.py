@@ -77,7 +77,9 @@ _BY_CODE: dict[ErrorCode, type[TritonError]] = {
     ErrorCode.UNSUPPORTED: UnsupportedError,
     ErrorCode.ALREADY_EXISTS: AlreadyExistsError,
     ErrorCode.CANCELLED: CancelledError,
-    ErrorCode.RESOURCE_EXHAUSTED: UnavailableError,  # `tritonserver` has no name for it
+    # `tritonserver` has no names for these:
+    ErrorCode.RESOURCE_EXHAUSTED: UnavailableError,
+    ErrorCode.PERMISSION_DENIED: UnavailableError,
 }
 
 

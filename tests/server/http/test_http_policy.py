@@ -19,7 +19,9 @@ from pytriton.serving.server.access.policy import CertificateRule, Issuer, Polic
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.cloud.apis import make_cloud_api
 from pytriton.serving.server.http.reader import LARGE_BODY_BYTES
+from pytriton.testing import FakeEventLoop
 from tests.access_policies import AUDIENCE, TokenMaker
+from tests.server.control_fakes import FakeControl
 from tests.server.grpc_fakes import GrpcClient, framed, infer_request
 from tests.server.http2_fakes import Http2Client
 from tests.server.http2_fakes import head as fields_of
@@ -204,6 +206,58 @@ def test_large_body_gets_memory_of_its_model_only_with_a_right(has_right):
     assert answer.status == (500 if has_right else 401)
     assert answer.headers.get(b"WWW-Authenticate") == (None if has_right else b"Bearer")
     assert setting.access.refusals == ({} if has_right else {"unknown_key": 1})
+
+
+@pytest.mark.parametrize("models,patterns", [(("double", "e*"), ("double", "e*")), (("*",), None)])
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_load_may_reach_what_its_sender_has_a_right_to(protocol, models, patterns):
+    setting = Setting()
+    control = FakeControl()
+    rights = {"team": Rights(apis=("model-repository",), models=models)}
+    setting.access.use(msgspec.structs.replace(setting.policy, principals=rights))
+    if protocol == "http":
+        setting.service = Service(access=setting.access, control=control)
+        line = b"x-api-key: %b" % setting.key.encode()
+        setting.client().send(post(b"", b"/v2/repository/models/double/load", line))
+    else:
+        loop = FakeEventLoop()
+        client = GrpcClient(access=setting.access, control=control, loop=loop)
+        client.connection.peer = Peer("10.0.0.1", None)
+        message = service_pb2.RepositoryModelLoadRequest(model_name="double")
+        key = ("x-api-key", setting.key)
+        client.call("RepositoryModelLoad", message.SerializeToString(), key)
+        control.finish()
+        client.run()
+        loop.close()
+
+    assert control.calls == [("load", "double", None, {})]
+    assert control.patterns == patterns
+
+
+@pytest.mark.parametrize("models,is_sent", [(("double",), False), (("*",), True)])
+@pytest.mark.parametrize(
+    "method,target,body",
+    [
+        (b"POST", b"/models", b'{"model_name":"double","url":"/any"}'),
+        (b"DELETE", b"/models/double", b""),
+    ],
+)
+def test_sagemakers_models_come_and_go_by_who_has_a_right_to_all(
+    method, target, body, models, is_sent
+):
+    setting = Setting()
+    rights = {"team": Rights(apis=("model-repository",), models=models)}
+    setting.access.use(msgspec.structs.replace(setting.policy, principals=rights))
+    service = setting.service
+    api = make_cloud_api(ClientService.SAGEMAKER, service.api, service.client, service.options)
+    client = Client(api)
+    client.connection.peer = Peer("10.0.0.1", None)
+    lines = (b"x-api-key: %b" % setting.key.encode(), b"Content-Length: %d" % len(body))
+
+    client.send(head_of(method, target, *lines) + body)
+
+    # Without repositories, 400 and 404 tell that it was passed on.
+    assert client.statuses()[0] in ((400, 404) if is_sent else (403,))
 
 
 CHUNKED = b"Transfer-Encoding: chunked"

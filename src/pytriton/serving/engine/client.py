@@ -93,8 +93,14 @@ class EngineClient(Protocol):
     def index(self, *, ready: bool = False) -> Answer[list[IndexEntry]]:
         """Returns every known model version, or only those that are ready."""
 
-    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        """Load or reload a model; returns when every front end serves it."""
+    async def load(
+        self,
+        name: str,
+        config: str | None,
+        files: Mapping[str, bytes],
+        patterns: Sequence[str] | None = None,
+    ) -> None:
+        """Load or reload a model; returns when every front end serves it; see `ModelControl`."""
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Unload a model; returns when it gets no new requests any more."""
@@ -156,8 +162,18 @@ class ModelControl(Protocol):
     def index(self, *, ready: bool = False) -> list[IndexEntry]:
         """Returns every known model version, or only those that are ready."""
 
-    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        """Load or reload a model; returns when it is ready. `files` has paths like `1/model.py`."""
+    async def load(
+        self,
+        name: str,
+        config: str | None,
+        files: Mapping[str, bytes],
+        patterns: Sequence[str] | None = None,
+    ) -> None:
+        """Load or reload a model; returns when it is ready. `files` has paths like `1/model.py`.
+
+        `patterns` are of the models that its sender has a right to, and so may make reachable;
+        None: all.
+        """
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Unload a model; returns when it gets no new requests any more."""

@@ -17,6 +17,7 @@ from pytriton.base.background_tasks import wait_through
 from pytriton.base.errors import (
     InternalError,
     InvalidArgumentError,
+    PermissionDeniedError,
     ServerError,
     UnavailableError,
     resource_error,
@@ -251,6 +252,8 @@ class ModelLifecycle:
                     name, override, settings, verifier, self._namespace
                 )
             return await self._read_places(places, override)
+        except PermissionDeniedError:
+            raise
         except Exception as error:
             lack = resource_error(error)
             reason = failure_text(error)
@@ -282,7 +285,8 @@ class ModelLifecycle:
             self.last_files_state = former  # so that the next poll tries it again
             raise
         wanted = (self._own_name, place, seen, settings, self._loads.verifier, self._namespace)
-        return await asyncio.to_thread(read_fetched_source, *wanted, override=config)
+        reach = None if override is None else override.reach
+        return await asyncio.to_thread(read_fetched_source, *wanted, override=config, reach=reach)
 
     # Loading
 

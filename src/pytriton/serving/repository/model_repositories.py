@@ -22,6 +22,7 @@ from pytriton.serving.repository.reading.layout import (
     check_model_name,
     read_files_state,
 )
+from pytriton.serving.repository.reading.reach import Reach
 from pytriton.serving.repository.reading.source import read_override
 from pytriton.serving.repository.registrations import Registrations
 from pytriton.serving.repository.settings import ControlMode, RepositorySettings
@@ -181,13 +182,20 @@ class ModelRepositories:
             self._looking.add_done_callback(_take_exception)
         await asyncio.wait({self._looking}, timeout=_LOOK_TIMEOUT_S)
 
-    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+    async def load(
+        self,
+        name: str,
+        config: str | None,
+        files: Mapping[str, bytes],
+        patterns: Sequence[str] | None = None,
+    ) -> None:
         """Load or reload a model; returns when it is ready.
 
         With namespaces, the models of this name in all repositories are loaded. If it cannot be
         loaded, the old versions remain in service.
         """
-        await self._run(self._load(name, config, files, is_limited=True))
+        reach = None if patterns is None else Reach(patterns)
+        await self._run(self._load(name, config, files, reach, is_limited=True))
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Unload a model; for an unknown model this does nothing.
@@ -230,10 +238,15 @@ class ModelRepositories:
         return ControlForModels(self)
 
     async def load_unlimited(
-        self, name: str, config: str | None, files: Mapping[str, bytes]
+        self,
+        name: str,
+        config: str | None,
+        files: Mapping[str, bytes],
+        patterns: Sequence[str] | None = None,
     ) -> None:
         """Like `load`, without the limit: the caller may be a model that counts against it."""
-        await self._run(self._load(name, config, files, is_limited=False))
+        reach = None if patterns is None else Reach(patterns)
+        await self._run(self._load(name, config, files, reach, is_limited=False))
 
     def _check_control(self) -> None:
         if self._settings.control_mode is not ControlMode.EXPLICIT:
@@ -244,12 +257,20 @@ class ModelRepositories:
             )
 
     async def _load(
-        self, name: str, config: str | None, files: Mapping[str, bytes], *, is_limited: bool
+        self,
+        name: str,
+        config: str | None,
+        files: Mapping[str, bytes],
+        reach: Reach | None = None,
+        *,
+        is_limited: bool,
     ) -> None:
         self._check_control()
         check_model_name(name)
+        if reach is not None:
+            reach.check_files(name, files)
         try:
-            override = read_override(config, files)
+            override = read_override(config, files, reach)
         except ServerError as error:
             logger.error("Poll failed for model directory '%s': %s", name, error.message)  # noqa: TRY400  the message is enough
             raise InternalError(
@@ -269,6 +290,7 @@ class ModelRepositories:
             overrides={} if override is None else dict.fromkeys(names, override),
             with_steps=True,
             is_limited=is_limited,
+            reach=reach,
         )
         failures = [failure for each in names if (failure := outcomes[each]) is not None]
         if failures:

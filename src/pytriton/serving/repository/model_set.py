@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.repository.loading.ensemble_loader import MakeEnsemble
     from pytriton.serving.repository.loading.plans import Loaders
+    from pytriton.serving.repository.reading.reach import Reach
     from pytriton.serving.repository.reading.source import Override
     from pytriton.serving.repository.settings import RepositorySettings
 
@@ -95,13 +96,15 @@ class ModelSet:
         overrides: Mapping[str, Override] | None = None,
         with_steps: bool = False,
         is_limited: bool = True,
+        reach: Reach | None = None,
         on_progress: Progress = _ignore,
     ) -> dict[str, BaseException | None]:
         """Load models side by side, ensembles after their steps; ensembles on top of them follow.
 
         `places` has the directories of all models of the repositories by identifier, `overrides`
         what to load instead of their files. Returns why a load failed, by model; None if it
-        succeeded. Raises InvalidArgumentError if a load would wait for itself.
+        succeeded. Raises InvalidArgumentError if a load would wait for itself, and
+        PermissionDeniedError if a step is of a model beyond `reach`.
         """
         overrides = overrides or {}
         unload_counts = {name: self._unload_counts[name] for name in names}
@@ -110,6 +113,9 @@ class ModelSet:
         loaded = await asyncio.to_thread(
             self._read_ensembles, names, places, overrides, with_steps=with_steps
         )
+        for name, config in loaded.items():
+            if reach is not None and config is not None:
+                reach.check_steps(name, _step_names(config))
         for name in loaded:
             self.lifecycle(name)
             unload_counts.setdefault(name, self._unload_counts[name])

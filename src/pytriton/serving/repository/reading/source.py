@@ -59,6 +59,7 @@ from pytriton.serving.repository.reading.layout import (
     take_snapshot,
     version_directories,
 )
+from pytriton.serving.repository.reading.reach import Reach
 from pytriton.serving.repository.settings import RepositorySettings
 from pytriton.serving.repository.signing import verifier as signature_verifier
 from pytriton.serving.repository.signing.signers import AGENT as SIGNATURE
@@ -143,6 +144,7 @@ def read_source(
     namespace: str = "",
     *,
     override: str | None = None,
+    reach: Reach | None = None,
     is_temporary: bool = False,
 ) -> SourceFiles:
     """Read a model's configuration and choose its versions; signatures are verified before.
@@ -157,6 +159,8 @@ def read_source(
             place = _verified(name, place, verifier, override, is_temporary=is_temporary)
             override = None
         config = _read_config(name, place, settings, override)
+        if reach is not None and override is not None:
+            reach.check_config(name, _read_config(name, place, settings, None), config)
         if _asks_for_signature(config) and not place.is_private:
             place = verifier.private_copy(place)
             config = _read_config(name, place, settings, override)
@@ -304,10 +308,13 @@ def read_fetched_source(
     namespace: str = "",
     *,
     override: str | None = None,
+    reach: Reach | None = None,
 ) -> SourceFiles:
     """Like `read_source`, for a place that was fetched and is given up if it cannot be read."""
     try:
-        return read_source(name, place, snapshot, settings, verifier, namespace, override=override)
+        return read_source(
+            name, place, snapshot, settings, verifier, namespace, override=override, reach=reach
+        )
     except ServerError as error:
         place.abandon()
         error.message = place.explain(error.message)
@@ -465,9 +472,12 @@ class Override(msgspec.Struct, frozen=True):
 
     config: str
     files: Mapping[str, bytes]
+    reach: Reach | None = None  # None: its sender has a right to all models
 
 
-def read_override(config: str | None, files: Mapping[str, bytes]) -> Override | None:
+def read_override(
+    config: str | None, files: Mapping[str, bytes], reach: Reach | None = None
+) -> Override | None:
     """Returns the override of the repository's files; None if the client sent nothing."""
     for path in files:
         if not is_inside(path) or os.path.normpath(path) == os.curdir:
@@ -476,7 +486,7 @@ def read_override(config: str | None, files: Mapping[str, bytes]) -> Override | 
                 f"'{os.path.normpath(path)}' must stay within model directory."
             )
     if config is not None:
-        return Override(config, files)
+        return Override(config, files, reach)
     if files:
         raise InvalidArgumentError(
             "Load parameter 'config' must be specified for model file override"

@@ -57,12 +57,13 @@ _UNDECIDED = {Reason.KEYS_UNAVAILABLE: _UNAVAILABLE, Reason.SIGNATURE_LIMIT: _TH
 class Principal:
     """The rights of a principal."""
 
-    __slots__ = ("_apis", "_known", "_pattern", "name", "sees_all")
+    __slots__ = ("_apis", "_known", "_pattern", "name", "patterns", "sees_all")
 
     def __init__(self, name: str, rights: Rights) -> None:
         self.name = name
         self.sees_all = EVERYTHING in rights.models
         self._apis = frozenset(rights.apis)
+        self.patterns = rights.models
         patterns = "|".join(fnmatch.translate(each) for each in rights.models)
         self._pattern = re.compile(patterns) if patterns else None
         self._known: dict[str, bool] = {}  # models, as matching takes 1 us

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from pytriton.serving.server.access.control import Grant
+    from pytriton.serving.server.access.control import Grant, Principal
 
 T = TypeVar("T")
 # Returns the value of a header by its lower-case name; None if the request has none.
@@ -74,6 +74,11 @@ def visible(grant: Grant | None, items: Iterable[T], name_of: Callable[[T], str]
     if grant is None or grant.principal.sees_all:
         return list(items)
     return [item for item in items if grant.principal.may_use(name_of(item))]
+
+
+def patterns_of(principal: Principal | None) -> tuple[str, ...] | None:
+    """Returns the patterns of the models that a sender has a right to; None: all models."""
+    return None if principal is None or principal.sees_all else principal.patterns
 
 
 def sees_all(grant: Grant | None) -> bool:

@@ -124,7 +124,13 @@ class LocalClient:
         memory = await self.gpu_memory()
         return [_with_memory(entry, memory) for entry in self._control.index(ready=ready)]
 
-    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+    async def load(
+        self,
+        name: str,
+        config: str | None,
+        files: Mapping[str, bytes],
+        patterns: Sequence[str] | None = None,
+    ) -> None:
         if self.loading_count >= MAX_LOADS:
             self.refused_loads += 1
             raise UnavailableError(
@@ -133,7 +139,7 @@ class LocalClient:
             )
         self.loading_count += 1
         try:
-            await self._control.load(name, config, files)
+            await self._control.load(name, config, files, patterns)
         finally:
             self.loading_count -= 1
         await self._engine.wait_until_known()

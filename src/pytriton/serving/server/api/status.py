@@ -21,6 +21,7 @@ HTTP_STATUS: dict[ErrorCode, int] = {
     ErrorCode.ALREADY_EXISTS: 400,
     ErrorCode.CANCELLED: 400,
     ErrorCode.RESOURCE_EXHAUSTED: 429,
+    ErrorCode.PERMISSION_DENIED: 403,
 }
 HTTP_RESTRICTED = 403  # a restricted API without its header
 
@@ -34,6 +35,7 @@ GRPC_STATUS: dict[ErrorCode, int] = {
     ErrorCode.ALREADY_EXISTS: 6,
     ErrorCode.CANCELLED: 1,
     ErrorCode.RESOURCE_EXHAUSTED: 8,
+    ErrorCode.PERMISSION_DENIED: 7,
 }
 GRPC_RESTRICTED = GRPC_STATUS[ErrorCode.UNAVAILABLE]
 

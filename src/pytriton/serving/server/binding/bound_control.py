@@ -17,7 +17,7 @@ from pytriton.serving.engine.model import UNLOADED, VersionState
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pytriton.serving.engine.client import ModelControl
     from pytriton.serving.engine.engine import Engine
@@ -53,7 +53,13 @@ class BoundControl:
             if model.state is VersionState.READY or not ready
         ]
 
-    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+    async def load(
+        self,
+        name: str,
+        config: str | None,
+        files: Mapping[str, bytes],
+        patterns: Sequence[str] | None = None,
+    ) -> None:
         """Serve an unloaded model again; does nothing if the model is served."""
         versions = self._versions(name)
         if not versions:
@@ -132,9 +138,15 @@ class CombinedControl:
             key=lambda entry: (entry.namespace, entry.name),
         )
 
-    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+    async def load(
+        self,
+        name: str,
+        config: str | None,
+        files: Mapping[str, bytes],
+        patterns: Sequence[str] | None = None,
+    ) -> None:
         """See `ModelControl`."""
-        await self._control_of(name).load(name, config, files)
+        await self._control_of(name).load(name, config, files, patterns)
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """See `ModelControl`."""

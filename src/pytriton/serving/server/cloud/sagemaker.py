@@ -14,8 +14,14 @@ from urllib.parse import unquote
 import msgspec
 import orjson
 
-from pytriton.base.errors import ErrorCode, InvalidArgumentError, NotFoundError, ServerError
-from pytriton.serving.server.access.decisions import Scope, visible
+from pytriton.base.errors import (
+    ErrorCode,
+    InvalidArgumentError,
+    NotFoundError,
+    PermissionDeniedError,
+    ServerError,
+)
+from pytriton.serving.server.access.decisions import Scope, sees_all, visible
 from pytriton.serving.server.cloud.api import (
     NOT_FOUND,
     HttpTarget,
@@ -66,14 +72,13 @@ BINARY_TYPE = binary_type(b"sagemaker")
 _RESPONSE_TYPE = b"application/vnd.sagemaker-triton.binary+json;json-header-size="
 _MODELS = b"/models/"
 _MODEL = HttpEndpoint("model", "model-repository", frozenset({b"GET", b"HEAD", b"DELETE"}))
-_ALL_MODELS = OwnTarget(
-    Route(
-        HttpEndpoint(
-            "models", "model-repository", frozenset({b"GET", b"HEAD", b"POST"}), Scope.FILTERED
-        )
-    )
+_METHODS = frozenset({b"GET", b"HEAD", b"POST"})
+_ALL_MODELS = OwnTarget(Route(HttpEndpoint("models", "model-repository", _METHODS, Scope.FILTERED)))
+# The folder of a new model may be any, whatever its name is.
+_NEW_MODEL = OwnTarget(Route(HttpEndpoint("models", "model-repository", _METHODS, Scope.ALL)))
+_UNLOADS_STEPS = (
+    "the models of its steps may be unloaded with a model: this needs the right to all models"
 )
-_MODEL_IN_BODY = HttpEndpoint("models", "model-repository", frozenset({b"POST"}))
 _HEADER_LENGTH = b"Inference-Header-Content-Length: "
 
 
@@ -113,10 +118,6 @@ class SageMakerModels:
         """List all models, or load one."""
         if request.head.method == b"POST":
             wanted = read_load_request(self._api.settings_body(request))
-            if not self._api.admits(
-                connection, request.head, Route(_MODEL_IN_BODY, wanted.model_name)
-            ):
-                return None
             loading = self._engine.register_model(wanted.model_name, wanted.url)
             return self._answer(connection, loading)
 
@@ -133,6 +134,8 @@ class SageMakerModels:
     ) -> HttpExchange | None:
         """Describe a model, or unload it."""
         if request.head.method == b"DELETE":
+            if not sees_all(request.head.grant):  # models of its steps are unloaded, too
+                raise PermissionDeniedError(_UNLOADS_STEPS)
             return self._answer(connection, self._engine.unregister_model(route.model))
 
         def respond(found: dict[str, str]) -> None:
@@ -186,7 +189,7 @@ class SageMakerRoutes:
         self, head: RequestHead, name: bytes, slash: bytes, action: bytes
     ) -> Translation:
         if not (name or slash):
-            return _ALL_MODELS
+            return _NEW_MODEL if head.method == b"POST" else _ALL_MODELS
         if name and not slash:
             return OwnTarget(Route(_MODEL, unquote(name, errors="surrogateescape")))
         if name and action == b"invoke":

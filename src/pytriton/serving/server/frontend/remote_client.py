@@ -203,8 +203,14 @@ class RemoteClient:
     async def index(self, *, ready: bool = False) -> list[IndexEntry]:
         return msgspec.convert(await self.link.ask("index", ready=ready), list[IndexEntry])
 
-    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        await self.link.ask("load", name=name, config=config, files=dict(files))
+    async def load(
+        self,
+        name: str,
+        config: str | None,
+        files: Mapping[str, bytes],
+        patterns: Sequence[str] | None = None,
+    ) -> None:
+        await self.link.ask("load", name=name, config=config, files=dict(files), patterns=patterns)
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         await self.link.ask("unload", name=name, unload_dependents=unload_dependents)

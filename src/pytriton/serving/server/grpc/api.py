@@ -27,7 +27,7 @@ from pytriton.protocol.grpc import (
 )
 from pytriton.protocol.http2 import Http2Limits
 from pytriton.protocol.repository_pb import read_load_request
-from pytriton.serving.server.access.decisions import Denial, Scope
+from pytriton.serving.server.access.decisions import Denial, Scope, patterns_of
 from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.api.background import Background, LoopBudget
 from pytriton.serving.server.api.http2_transport import FlushQueue
@@ -84,7 +84,7 @@ class DocumentCall(UnaryCall):
         self,
         guard: MethodGuard | None,
         read_request: Callable[[Buffer], Any],
-        answer: Callable[[Any], Any],
+        answer: Callable[..., Any],
         connection: GrpcConnection,
         stream_id: int,
         head: CallHead,
@@ -99,11 +99,14 @@ class DocumentCall(UnaryCall):
         request = self._read_request(message)
         if self._guard is not None:
             self._principal = self._guard.check(self.connection, self.head, request)
-        answer = self._answer(request)
+        answer = self._ask(request)
         if inspect.iscoroutine(answer):
             self.connection.work.run_task(self, self._respond_later(answer))
         else:
             self._send(answer)
+
+    def _ask(self, request: Any) -> Any:
+        return self._answer(request)
 
     async def _respond_later(self, answer: Coroutine[Any, Any, Any]) -> None:
         response = await answer
@@ -123,13 +126,19 @@ class LoadCall(DocumentCall):
     __slots__ = ()
 
     def make_assembler(self) -> MessageAssembler:
-        """Returns an assembler without the limit for small messages."""
+        """Returns an assembler without the limit for small messages, if files may be sent."""
+        grant = self.head.grant
+        if grant is not None and patterns_of(grant.principal) is not None:
+            return super().make_assembler()
         connection = self.connection
         return MessageAssembler(
             connection.max_message_bytes,
             self.head.encoding,
             open_lease=connection.work.memory.lease,
         )
+
+    def _ask(self, request: Any) -> Any:
+        return self._answer(request, patterns_of(self._principal))
 
 
 def _reader_of(name: str) -> Callable[[Buffer], Any]:

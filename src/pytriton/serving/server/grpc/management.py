@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf import json_format
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
 
 T = TypeVar("T")
-Method = Callable[[Any], Any]
+Method = Callable[..., Any]
 
 
 class ManagementMethods:
@@ -134,11 +134,11 @@ class ManagementMethods:
         check_repository(request.repository_name)
         return _respond_when_known(self._engine.index(ready=request.ready), _index_response)
 
-    def _load(self, request: ModelLoadRequest) -> Any:
+    def _load(self, request: ModelLoadRequest, patterns: Sequence[str] | None) -> Any:
         name, overrides = request
         check_model_name(name, is_path=True)
         self._refuse_when_exiting()
-        loading = self._engine.load(name, overrides.config, overrides.files)
+        loading = self._engine.load(name, overrides.config, overrides.files, patterns)
         return _respond_after(loading, service_pb2.RepositoryModelLoadResponse())
 
     def _unload(self, request: Any) -> Any:

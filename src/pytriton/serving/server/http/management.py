@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,7 +26,7 @@ from pytriton.protocol.settings import (
     read_trace_settings,
 )
 from pytriton.protocol.shared_memory import read_cuda_region, read_system_region
-from pytriton.serving.server.access.decisions import UNLOADS_OTHERS, sees_all, visible
+from pytriton.serving.server.access.decisions import UNLOADS_OTHERS, patterns_of, sees_all, visible
 from pytriton.serving.server.api import documents
 from pytriton.serving.server.http.handler import HttpExchange
 from pytriton.serving.server.http.infer import respond_server_error
@@ -255,21 +255,27 @@ class ManagementEndpoints:
 
     def _load(self, connection: HttpConnection, request: HttpRequest, route: Route) -> HttpExchange:
         check_repository(route.repository)
+        grant = request.head.grant
+        patterns = patterns_of(None if grant is None else grant.principal)
         reading = self._bodies.load(request)
         if isinstance(reading, LoadOverrides):
-            loading = self._begin_load(route.model, reading)
+            loading = self._begin_load(route.model, reading, patterns)
         else:
-            loading = self._load_later(route.model, reading)
+            loading = self._load_later(route.model, reading, patterns)
         return self.run_task(connection, _respond_after(loading, connection))
 
-    def _begin_load(self, name: str, overrides: LoadOverrides) -> Coroutine[Any, Any, None]:
+    def _begin_load(
+        self, name: str, overrides: LoadOverrides, patterns: Sequence[str] | None
+    ) -> Coroutine[Any, Any, None]:
         """Refuse an invalid name at once; the coroutine returns when the model is ready."""
         check_model_name(name, is_path=True)
         self._refuse_when_exiting()
-        return self._engine.load(name, overrides.config, overrides.files)
+        return self._engine.load(name, overrides.config, overrides.files, patterns)
 
-    async def _load_later(self, name: str, read: Deferred[LoadOverrides]) -> None:
-        await self._begin_load(name, await read())
+    async def _load_later(
+        self, name: str, read: Deferred[LoadOverrides], patterns: Sequence[str] | None
+    ) -> None:
+        await self._begin_load(name, await read(), patterns)
 
     def _unload(
         self, connection: HttpConnection, request: HttpRequest, route: Route
