@@ -31,6 +31,7 @@ default_model_filename: "model.py"
 """
 # Of a backend that is not called python, this one runs the model.py beside the library.
 MODEL = """
+import sys
 sys.path.append({site!r})
 import triton_python_backend_utils as pb_utils
 
