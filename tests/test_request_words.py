@@ -23,6 +23,7 @@ GREET = msgspec.structs.replace(
         tensor_spec("excited", dtypes.BOOL, (1,), batched=False, optional=True),
         tensor_spec("scores", dtypes.FP64, (3,), batched=False, optional=True),
         tensor_spec("table", dtypes.INT8, (-1, 2), batched=False, optional=True),
+        tensor_spec("flags", dtypes.BOOL, (-1,), batched=False, optional=True),
         name="greet",
     ),
     takes_parameters=False,
@@ -128,6 +129,10 @@ def test_nearest_name_is_found_among_many():
         (
             '{"name": "a", "scores": [1, "x", 3]}',
             "got a list of 3 values whose element at position 1 is the text 'x'",
+        ),
+        (
+            '{"name": "a", "flags": [true, "no"]}',
+            "got a list of 2 values whose element at position 1 is the text 'no'",
         ),
         ('{"name": "a", "table": [[1, 2], [3]]}', "got a list of 2 lists of different lengths"),
         (

@@ -146,9 +146,11 @@ def test_launcher_process_is_started_once_for_all_that_connect():
             it.say(CONNECTED)
             answers = await asyncio.gather(*connecting)
 
+            answers.append(await it.starter.connect())
+
             assert (asked.address, asked.working_dir, asked.known) == ("10.0.0.1:6379", "/code", ())
             assert asked.namespace.startswith("pytriton-")
-            assert answers == [CONNECTED] * 2
+            assert answers == [CONNECTED] * 3
             assert len(it.launchers) == 1
 
     run(case)

@@ -65,6 +65,21 @@ def test_execution_counts_once_if_only_some_of_its_requests_are_rescheduled(scen
     one.check_all_answered(repeated_executions=1)
 
 
+def test_rescheduled_request_is_executed_again_although_another_ended_before_it(scene):
+    one = scene(iterative=True, concurrency=1)
+    one.submit()
+    one.submit(2)
+    one.instance.finish()
+    batch = one.instance.running[0]
+    batch.is_rescheduled = True
+    one.instance.report(batch, [Outcome(0), Outcome(1, is_rescheduled=True)])
+    one.loop.run()
+
+    assert one.instance.running[0].inferences == batch.inferences[1:]
+    one.instance.finish()
+    one.check_all_answered(repeated_executions=1)
+
+
 def test_sequences_of_one_request_have_ids_of_their_own_unless_clients_name_them(scene):
     one = scene(iterative=True, concurrency=3)
     submitted = [*one.submit(), *one.submit(correlation_id=77), *one.submit()]

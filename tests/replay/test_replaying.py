@@ -218,6 +218,15 @@ def test_requests_that_were_not_sent_are_told_with_the_reason():
     assert "note: 1 request was not sent: decoupled models need a gRPC address" in text
 
 
+@pytest.mark.parametrize("count, words", [(1, "1 request has"), (2, "2 requests have")])
+def test_redacted_requests_are_counted_in_words(count, words):
+    tensor = RecordedTensor("x", "FP32", (1,), bytes(4), is_redacted=True)
+    redacted = [exchange(inputs=[tensor])] * count
+    text = report.text(result_of(exchanges=[exchange(), *redacted]))
+
+    assert f"note: {words} redacted inputs, so that answers must differ" in text
+
+
 def test_sequences_are_refused_at_a_concurrency():
     plan = ReplayPlan(parse_address("localhost:1"), concurrency=2)
     with pytest.raises(GeneratorError, match="sequences keep their order"):

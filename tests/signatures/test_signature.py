@@ -100,6 +100,10 @@ def returns_iterator(n: int) -> Iterator[str]:
     return iter([str(n)])
 
 
+def returns_async_iterator(n: int) -> AsyncIterator[str]:
+    return async_stream(n)
+
+
 @pytest.mark.parametrize(
     "function, is_stream, is_async",
     [
@@ -108,6 +112,7 @@ def returns_iterator(n: int) -> Iterator[str]:
         (async_stream, True, True),
         (coroutine, False, True),
         (returns_iterator, True, False),
+        (returns_async_iterator, True, True),
     ],
 )
 def test_kind_of_callable_is_known(function, is_stream, is_async):

@@ -99,6 +99,7 @@ class FakeGrpcServer:
 
     def __init__(self, *connections, opening=SETTINGS):
         self.requests = []  # the contents of DATA frames, by connection
+        self.ended = []  # whether the stream ended with each of them
         self._script = connections
         self._opening = opening
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -135,8 +136,9 @@ class FakeGrpcServer:
         answers = list(answers)
         with connection, contextlib.suppress(OSError):
             connection.sendall(self._opening)
-            for stream, content in _requests_of(connection):
+            for stream, content, is_end in _requests_of(connection):
                 received.append(content)
+                self.ended.append(is_end)
                 answer = answers.pop(0) if answers else (lambda _stream: b"")
                 if answer is None:
                     return
@@ -144,11 +146,11 @@ class FakeGrpcServer:
 
 
 def _requests_of(connection):
-    """Each stream that ends, with its data, or each DATA frame of a stream that goes on."""
+    """Each DATA frame: its stream, its content and whether the stream ends with it."""
     with connection.makefile("rb") as file:
         file.read(len(frames.PREFACE))
         while len(header := file.read(frames.HEADER_BYTES)) == frames.HEADER_BYTES:
-            word, _flags, stream = frames.unpack_header(header)
+            word, flags, stream = frames.unpack_header(header)
             content = file.read(word >> 8)
             if word & 0xFF == frames.DATA:
-                yield stream, content
+                yield stream, content, bool(flags & frames.END_STREAM)

@@ -233,3 +233,4 @@ def test_grpc_request_waits_for_the_servers_windows():
     assert records.ok.all()
     assert set(parts) == {1}
     assert len(parts) >= 2
+    assert server.ended == [*([False] * (len(parts) - 1)), True]

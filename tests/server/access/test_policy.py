@@ -228,6 +228,12 @@ def test_policy_that_is_wrong_is_refused_with_its_member(text, problem):
     assert problem in str(caught.value)
 
 
+def test_burst_of_one_request_is_the_smallest():
+    quotas = parse(PRINCIPAL + "[[principals.a.quotas]]\nrequests_per_s = 1\nburst = 1").quotas
+
+    assert [each.burst for each in quotas["a"].quotas] == [1]
+
+
 def test_policy_may_fetch_keys_from_this_machine_without_encryption():
     policy = parse(PRINCIPAL + OIDC.replace("https://a.b", "http://127.0.0.1:8080/realm"))
 
