@@ -27,7 +27,7 @@ from pytriton.tools.perf.errors import DataError, GeneratorError
 from pytriton.tools.perf.load.records import GeneratorState, Records
 from pytriton.tools.plots.page import page_html
 from pytriton.tools.replay import replaying, report
-from pytriton.tools.replay.comparing import Difference
+from pytriton.tools.replay.comparing import Answers, Difference, Tolerance
 from pytriton.tools.replay.recorded_requests import grpc_message, http_body, parameters_of
 from pytriton.tools.replay.replaying import (
     ReplayPlan,
@@ -331,12 +331,13 @@ def test_shadow_keeps_the_order_of_a_sequence_and_spreads_the_rest():
 
 def test_shadow_reports_all_counts_and_each_text_once():
     counts = ShadowCounts()
-    counts.add("equal")
-    counts.add("different", difference="here")
+    counts.add("m", "equal")
+    counts.add("m", "different", difference="here")
+    counts.add("n", "equal")
     first, second = (json.loads(counts.take(0.0, number)) for number in (5, 9))
 
     assert first["counts"] == second["counts"]
-    assert first["counts"]["equal"] == first["counts"]["different"] == 1
+    assert first["counts"] == {"m": {"equal": 1, "different": 1}, "n": {"equal": 1}}
     assert (first["differences"], second["differences"]) == (["here"], [])
     assert (first["processor_ns"], second["processor_ns"]) == (5, 9)
     assert first["window"] > 1
@@ -377,9 +378,24 @@ def test_answer_ends_the_rests():
 def test_worker_drops_requests_while_the_shadow_is_left_alone():
     counts = ShadowCounts()
     counts.rest.fail(time.monotonic() + 1000)
-    ShadowWorker(parse_address("localhost:1"), counts).serve(exchange())
+    ShadowWorker(parse_address("localhost:1"), counts, Tolerance()).serve(exchange())
 
-    assert json.loads(counts.take(0.0, 0))["counts"]["dropped"] == 1
+    assert json.loads(counts.take(0.0, 0))["counts"] == {"m": {"dropped": 1}}
+
+
+@pytest.mark.parametrize(
+    "tolerance, result",
+    [(Tolerance(), "different"), (Tolerance(rtol=1e-3), "equal"), (Tolerance(atol=1), "equal")],
+)
+def test_shadow_compares_with_the_tolerances_of_the_server(monkeypatch, tolerance, result):
+    output = RecordedTensor("y", "FP32", (1,), np.float32(7).tobytes())
+    recorded = exchange(responses=[RecordedResponse(1, [output])])
+    near = {"y": np.array([7 * 1.0005], np.float32)}
+    monkeypatch.setattr(ShadowWorker, "_ask", lambda *_: Answers([near]))
+    counts = ShadowCounts()
+    ShadowWorker(parse_address("localhost:1"), counts, tolerance).serve(recorded)
+
+    assert json.loads(counts.take(0.0, 0))["counts"] == {"m": {result: 1}}
 
 
 def test_requests_that_were_not_finished_are_not_compared():

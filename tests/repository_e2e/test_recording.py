@@ -196,6 +196,8 @@ def test_shadow_gets_requests_and_its_answers_are_compared(start_server, front_e
     assert records.ok.all()
     assert eventually(lambda: accounted(server) == 200)
     assert results(server)["equal"] > 0
+    labels = {"model": "double", "result": "equal"}
+    assert metric(server, "nv_shadow_request_count", **labels) == results(server)["equal"]
     assert results(server)["different"] == results(server)["failed"] == 0
     assert metric(target, "nv_inference_request_success", model="double") > 0
 

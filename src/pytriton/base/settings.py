@@ -37,6 +37,8 @@ _APIS = (
 )
 _REUSE = "Let servers with this option share the port; the system distributes clients to them."
 DEFAULT_START_TIMEOUT_S = 120.0  # of an instance on a cluster
+# How far numbers of two answers may be apart, by a share of one and besides, and count as equal.
+DEFAULT_RTOL, DEFAULT_ATOL = 1e-5, 1e-8
 
 
 class Takes(enum.Enum):
@@ -170,12 +172,17 @@ SETTINGS: Mapping[str, tuple[ServerSetting, ...]] = {
     "Shadow": (
         _text("shadow-url", "",
             "Address of another server, such as grpc://host:8001, which gets requests as well; its "
-            "answers are compared and counted. None of these three is an option of Triton.",
+            "answers are compared and counted. None of these five is an option of Triton.",
             "<address>", field="shadow.url"),
         _number("shadow-share", "1", "Share of the requests that it gets at most.",
             is_positive=True, field="shadow.share"),
         _each("shadow-models", "", "Model whose requests it gets; may be repeated. Default: all.",
             "<name>", field="shadow.models"),
+        _number("shadow-rtol", f"{DEFAULT_RTOL:g}",
+            "Floats of its answers may differ by this share of the value and count as equal.",
+            field="shadow.rtol"),
+        _number("shadow-atol", f"{DEFAULT_ATOL:g}", "And by this much besides.",
+            field="shadow.atol"),
     ),
     "Model repository": (
         _path("model-repository", "",

@@ -51,6 +51,8 @@ class TritonConfig:
         shadow_url: address of another server that gets requests as well; default is none.
         shadow_share: share of the requests that it gets at most; default is 1.
         shadow_models: names of the models whose requests it gets; default is all.
+        shadow_rtol: share of a float by which its answers may differ; default is 1e-05.
+        shadow_atol: how much they may differ besides; default is 1e-08.
         exit_timeout_secs: seconds to wait for open requests when the server stops; default 30.
         exit_on_error: whether an error at start ends the server; default True.
         strict_readiness: whether the server is ready only while all its models are; default True.
@@ -173,6 +175,8 @@ class TritonConfig:
     shadow_url: str | None = None
     shadow_share: float | None = None
     shadow_models: list[str] | None = None
+    shadow_rtol: float | None = None
+    shadow_atol: float | None = None
     exit_timeout_secs: int | None = None
     exit_on_error: bool | None = None
     strict_readiness: bool | None = None

@@ -69,6 +69,8 @@ def test_every_field_of_triton_config_has_its_place(tmp_path):
         shadow_url="grpc://other:8001",
         shadow_share=0.5,
         shadow_models=["m"],
+        shadow_rtol=0.01,
+        shadow_atol=0.1,
         exit_timeout_secs=5,
         exit_on_error=False,
         strict_readiness=False,
@@ -196,7 +198,9 @@ def test_every_field_of_triton_config_has_its_place(tmp_path):
             health=False,
             fields=("worker_s", "queue_s"),
         ),
-        shadow=ShadowOptions(url="grpc://other:8001", share=0.5, models=("m",)),
+        shadow=ShadowOptions(
+            url="grpc://other:8001", share=0.5, models=("m",), rtol=0.01, atol=0.1
+        ),
         metrics_options=MetricsOptions(
             cpu=False, gpu=False, interval_ms=100.0, counter_latencies=False
         ),

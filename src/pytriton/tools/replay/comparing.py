@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytriton.base.settings import DEFAULT_ATOL, DEFAULT_RTOL
 from pytriton.protocol.recording import Exchange, RecordedTensor
 from pytriton.tools.perf.data.recorded import plain
 
@@ -24,8 +25,8 @@ class Tolerance:
     Integers, booleans and strings have to be equal, and NaN is equal to NaN.
     """
 
-    rtol: float = 1e-5
-    atol: float = 1e-8
+    rtol: float = DEFAULT_RTOL
+    atol: float = DEFAULT_ATOL
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 import zlib
+from collections import Counter
 from typing import Any
 
 import orjson
@@ -43,7 +44,6 @@ _REPORT_S = 0.1  # between two reports, so that the server seldom reads one
 _READ_BYTES = 1 << 20
 # The server and its models come first. The lowest priority of all would make the start last long.
 _STARTING_NICENESS, _NICENESS = 10, 19
-_RESULTS = ("equal", "different", "failed", "skipped", "dropped")
 _UNFINISHED = frozenset({4, 7})  # errors UNAVAILABLE and CANCELLED: the model has not answered
 _MAX_TEXTS = 5
 
@@ -92,14 +92,14 @@ class ShadowCounts:
         self.changed = threading.Event()
         self.rest = TargetRest()
         self._lock = threading.Lock()
-        self._counts = dict.fromkeys(_RESULTS, 0)
+        self._counts: dict[str, Counter[str]] = {}  # of each model, by the result
         self._differences: list[str] = []
         self._error = ""
 
-    def add(self, result: str, *, difference: str = "", error: str = "") -> None:
-        """Count a request."""
+    def add(self, model: str, result: str, *, difference: str = "", error: str = "") -> None:
+        """Count a request: equal, different, failed, skipped or dropped."""
         with self._lock:
-            self._counts[result] += 1
+            self._counts.setdefault(model, Counter())[result] += 1
             if difference and len(self._differences) < _MAX_TEXTS:
                 self._differences.append(difference)
             self._error = error or self._error
@@ -124,10 +124,11 @@ class ShadowCounts:
 class ShadowWorker:
     """Asks the shadow, one request after the other."""
 
-    def __init__(self, address: Address, counts: ShadowCounts) -> None:
+    def __init__(self, address: Address, counts: ShadowCounts, tolerance: Tolerance) -> None:
         self.waiting: queue.SimpleQueue[Exchange] = queue.SimpleQueue()
         self._address = address
         self._counts = counts
+        self._tolerance = tolerance
         self._client = kserve_client(address, {}, _TIMEOUT_S)
         self._failures = 0  # of all workers, when this one has connected
 
@@ -138,30 +139,30 @@ class ShadowWorker:
 
     def serve(self, exchange: Exchange) -> None:
         """Send a request again, and count what came of it."""
-        counts, rest = self._counts, self._counts.rest
+        counts, rest, model = self._counts, self._counts.rest, exchange.model
         if not is_comparable(exchange, self._address.protocol):
-            counts.add("skipped")
+            counts.add(model, "skipped")
             return
         if rest.left_s(time.monotonic()):
-            counts.add("dropped")  # it would only wait, and then another one after it
+            counts.add(model, "dropped")  # it would only wait, and then another one after it
             return
         try:
             answers = self._ask(exchange)
         except UnansweredError as error:
             rest.fail(time.monotonic())
-            counts.add("failed", error=str(error))
+            counts.add(model, "failed", error=str(error))
             return
         except AskError as error:
             answers = Answers((), str(error))
         except Exception as error:  # noqa: BLE001  one answer must not end all others
-            counts.add("failed", error=f"{type(error).__name__}: {error}")
+            counts.add(model, "failed", error=f"{type(error).__name__}: {error}")
             return
         rest.answer()
-        found = differences(exchange, answers, Tolerance())
+        found = differences(exchange, answers, self._tolerance)
         if found:
-            counts.add("different", difference=found[0].text())
+            counts.add(model, "different", difference=found[0].text())
         else:
-            counts.add("equal")
+            counts.add(model, "equal")
 
     def _ask(self, exchange: Exchange) -> Answers:
         client, failures = self._client, self._counts.rest.failures
@@ -208,12 +209,12 @@ def worker_of(exchange: Exchange, sizes: list[int]) -> int:
     return sizes.index(min(sizes))
 
 
-def main(descriptor: int, url: str) -> None:
+def main(descriptor: int, url: str, tolerance: Tolerance) -> None:
     """Serve the server over an inherited socket until that is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this
     os.nice(_STARTING_NICENESS)
     counts = ShadowCounts()
-    workers = [ShadowWorker(parse_address(url), counts) for _ in range(_WORKERS)]
+    workers = [ShadowWorker(parse_address(url), counts, tolerance) for _ in range(_WORKERS)]
     os.nice(_NICENESS - _STARTING_NICENESS)  # of this thread, so before it starts others
     for worker in workers:
         threading.Thread(target=worker.run, daemon=True).start()

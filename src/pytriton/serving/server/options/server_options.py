@@ -19,7 +19,7 @@ from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.log_switches import LogSwitches
 from pytriton.base.sandbox import SandboxSettings, parse_choice, read_sandbox_settings
 from pytriton.base.security import TRITON_ACCESS_HEADER
-from pytriton.base.settings import RayOptions
+from pytriton.base.settings import DEFAULT_ATOL, DEFAULT_RTOL, RayOptions
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.serving.server.access.client_addresses import TrustedProxies, parse_proxies
@@ -119,6 +119,8 @@ class ShadowOptions(msgspec.Struct, frozen=True, kw_only=True):
     url: str | None = None  # None: there is none
     share: float = 1.0
     models: tuple[str, ...] = ()  # empty: all
+    rtol: float = DEFAULT_RTOL  # answers that differ by no more are equal
+    atol: float = DEFAULT_ATOL
 
 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.package import IMPORT_FOLDER
@@ -39,7 +40,8 @@ logger = logging.getLogger(__name__)
 # In place of the current folder, where a user's files could be named like modules.
 _BOOTSTRAP = (
     "import sys; sys.path[0] = sys.argv[1]; "
-    "from pytriton.tools.replay.shadow import main; main(int(sys.argv[2]), sys.argv[3])"
+    "from pytriton.tools.replay.shadow import Tolerance, main; "
+    "main(int(sys.argv[2]), sys.argv[3], Tolerance(*map(float, sys.argv[4:])))"
 )
 _MAX_BYTES = 32 << 20  # of requests that wait
 _GATHERING_S = 0.1  # so that the thread runs seldom, and passes on many
@@ -47,7 +49,6 @@ _READ_BYTES = 1 << 16
 _FIRST_RESTART_S, _LAST_RESTART_S = 1.0, 60.0  # between two processes
 _LOG_INTERVAL_S = 60.0  # between two lines about answers that differ
 RESULTS = ("equal", "different", "failed", "skipped")
-_COUNTED = (*RESULTS, "dropped")  # by the process; the last if there was nobody to ask
 # Why requests are dropped, as docs/recording.md explains it.
 REASONS = ("budget", "slow", "gone", "sequence", "room", "lost", "error")
 
@@ -58,6 +59,7 @@ class Shadow:
     def __init__(self, options: ShadowOptions, tap: EngineTap) -> None:
         assert options.url is not None
         self._url = options.url
+        self._tolerances = [repr(options.rtol), repr(options.atol)]
         self._tap = tap
         self._pace = ShadowPace(usable_cores(), time.monotonic_ns())
         choice = ExchangeChoice(options.models, options.share)
@@ -71,7 +73,8 @@ class Shadow:
         self._ended = self._asking_ns = 0  # of the process of now
         self._earlier_ended = self._earlier_ns = 0  # of processes that have ended
         self._lost = 0  # requests, with these
-        self._counts = dict.fromkeys(_COUNTED, 0)  # by all processes
+        # Of each model by the result; "dropped" if there was nobody to ask.
+        self._counts: dict[str, Counter[str]] = {}  # by all processes
         self._earlier = self._counts  # by those that have ended
         self._window = FIRST_WINDOW
         self._restart_s = _FIRST_RESTART_S
@@ -104,7 +107,11 @@ class Shadow:
             "nv_shadow_request_count",
             "counter",
             "Number of requests that another server got as well, by what became of them",
-            [MetricSample(self._counts[each], {"result": each}) for each in RESULTS],
+            [
+                MetricSample(counts[result], {"model": model, "result": result})
+                for model, counts in self._counts.items()
+                for result in RESULTS
+            ],
         )
         yield SampleFamily(
             "nv_shadow_drop_count",
@@ -115,7 +122,7 @@ class Shadow:
 
     def _drops(self) -> dict[str, int]:
         drops = {each: self._queue.drops[each] for each in REASONS}
-        drops["gone"] += self._counts["dropped"]
+        drops["gone"] += sum(counts["dropped"] for counts in self._counts.values())
         drops["lost"] += self._lost
         return drops
 
@@ -181,8 +188,11 @@ class Shadow:
 
     def _take(self, message: dict[str, Any]) -> None:
         counts = message["counts"]
-        self._counts = {each: self._earlier[each] + counts[each] for each in _COUNTED}
-        self._ended = sum(counts.values())
+        self._counts = {
+            model: Counter(self._earlier.get(model)) + Counter(counts.get(model))
+            for model in {**self._earlier, **counts}
+        }
+        self._ended = sum(sum(each.values()) for each in counts.values())
         self._asking_ns = message["processor_ns"]
         self._window = message["window"]
         self._restart_s = _FIRST_RESTART_S
@@ -203,7 +213,10 @@ class Shadow:
         descriptor = theirs.fileno()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOTSTRAP, IMPORT_FOLDER, str(descriptor), self._url],
+                [
+                    *(sys.executable, "-c", _BOOTSTRAP, IMPORT_FOLDER),
+                    *(str(descriptor), self._url, *self._tolerances),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(descriptor,),
