@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import pathlib
@@ -10,6 +11,7 @@ import pty
 import re
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -60,6 +62,29 @@ def test_project_has_its_files_and_no_word_of_a_template(project):
     assert any(name.startswith("test_") for name in names)
     assert [word for word in words_of(project.name, kind) if f"__{word}__" in texts] == []
     assert read_project(project).name == project.name
+
+
+def test_chats_are_answered_at_the_same_time(tmp_path, monkeypatch):
+    assert new(str(tmp_path / "mine"), "--kind", "chat") == 0
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    spec = importlib.util.spec_from_file_location("served", tmp_path / "mine/service.py")
+    service = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(service)
+    meeting = threading.Barrier(2, timeout=60)
+
+    def answer(messages):
+        meeting.wait()  # until the model thinks about both
+        return f"{messages[0]}!"
+
+    monkeypatch.setattr(service, "answer", answer)
+
+    async def chat(name):
+        return [piece async for piece in service.assistant(f'["{name}"]')]
+
+    async def chats():
+        return await asyncio.gather(chat("a"), chat("b"))
+
+    assert asyncio.run(chats()) == [["a!"], ["b!"]]
 
 
 def test_project_passes_the_linter(project):
