@@ -38,5 +38,18 @@ def test_principals_have_lines_of_their_own():
     assert f'nv_principal_refused_count{{{alice}limit="concurrent",version="1"}} 1' in lines
     assert f'nv_principal_running_request_count{{{alice}version="1"}} 1' in lines
     assert 'nv_principal_request_count{model="m",principal="",version="1"} 5' in lines
-    assert 'nv_principal_request_count{model="m",principal="bob",version="1"} 0' in lines
-    assert not [line for line in lines if "stranger" in line]
+    assert not [line for line in lines if "stranger" in line or "bob" in line]
+
+
+def test_principals_that_have_used_nothing_have_no_lines():
+    served = model("m")
+    quotas = ModelQuotas("m", 1, served.statistics)
+    quotas.apply(Quotas({f"p{number}": PrincipalQuotas() for number in range(2000)}))
+    made = inference(RecordingSink(), principal="p7")
+    quotas.admit(made, 0)
+    made.end().on_response(None, final=True)
+    lines = [line for line in page(served).splitlines() if line.startswith("nv_principal")]
+
+    assert len(lines) <= 6
+    assert all('principal="p7"' in line for line in lines)
+    assert 'nv_principal_running_request_count{model="m",principal="p7",version="1"} 0' in lines

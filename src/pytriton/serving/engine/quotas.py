@@ -209,6 +209,11 @@ class Account:
         self._states: tuple[QuotaState, ...] = ()
         self._admission = Admission(self, ())
 
+    @property
+    def is_used(self) -> bool:
+        """Whether a request of the principal has come."""
+        return self.requests > 0 or any(self.refused.values())
+
     def limit(self, states: tuple[QuotaState, ...]) -> None:
         """Apply these quotas from now on; requests under way give back to those before."""
         self._states = states

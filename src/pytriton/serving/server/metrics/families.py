@@ -346,16 +346,24 @@ def _principals(
     label: str = "",
     kind: str = "counter",
 ) -> ModelFamily:
-    """Returns a family with lines for each principal, of models whose principals have quotas.
+    """Returns a family with lines for each principal that has used something of a model.
 
-    `read` returns the values of an account, each with that of the other label, if there is one.
+    There may be thousands of principals, and most of them use few models. `read` returns the values
+    of an account, each with that of the other label, if there is one.
     """
+    is_counter = kind == "counter"
 
     def lines(reading: ModelReading) -> str:
         texts = []
         for account in reading.model.statistics.accounts:
+            if not account.is_used:
+                continue
             principal = labels_text({"principal": account.principal})
-            values = [(value, number_text(number)) for value, number in read(account)]
+            values = [
+                (value, number_text(number))
+                for value, number in read(account)
+                if number or not is_counter
+            ]
             if label:
                 texts.append(_labelled(name, reading.labels, f"{principal},{label}", values))
             else:
@@ -376,7 +384,7 @@ PRINCIPALS = (
     _principals(
         "nv_principal_refused_count",
         "Number of requests of a principal that were refused, by the limit that it had reached",
-        lambda account: [(limit.value, count) for limit, count in account.refused.items() if count],
+        lambda account: [(limit.value, count) for limit, count in account.refused.items()],
         "limit",
     ),
     _principals(
