@@ -109,13 +109,13 @@ def first_output_fails(monkeypatch):
     """The server makes a mistake while it reads the first output."""
     calls = []
 
-    def make(received, ref):
-        calls.append(ref)
+    def make(received, refs):
+        calls.append(refs)
         if len(calls) == 1:
             raise RuntimeError
-        return batch_tensors.make_output(received, ref)
+        return batch_tensors.make_outputs(received, refs)
 
-    monkeypatch.setattr(batch_tracker, "make_output", make)
+    monkeypatch.setattr(batch_tracker, "make_outputs", make)
 
 
 @pytest.mark.usefixtures("first_output_fails")

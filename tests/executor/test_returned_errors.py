@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 
 import pytest
 
+from pytriton.runtime.executor import call_server
 from pytriton.runtime.executor.call_server import ReturnedErrors
 
 
@@ -99,3 +101,28 @@ def test_line_without_an_end_is_kept_in_pieces(loop, services, writer, capfd):
 
     assert services.lines
     assert len(writer.errors_object._part) <= 1 << 16
+
+
+def test_server_whose_own_standard_error_nobody_reads_does_not_wait(
+    loop, services, writer, monkeypatch
+):
+    reader, full = os.pipe()
+    monkeypatch.setattr(call_server, "_STDERR", full)
+    os.set_blocking(full, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(full, b"x" * 4096)
+    os.set_blocking(full, True)
+    writer.write(b"one\n")
+    turn(loop)
+    os.set_blocking(reader, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.read(reader, 1 << 16):
+            pass
+    writer.write(b"two\n")
+    turn(loop)
+
+    assert os.read(reader, 1 << 16) == b"(4 bytes were lost here)\ntwo\n"
+    assert [text for text, _, _ in services.lines] == ["one", "two"]
+    os.close(reader)
+    os.close(full)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytriton.base.errors import ServerError
+from pytriton.serving.repository.services import custom_metrics
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
 
 
@@ -224,3 +225,45 @@ def test_worker_that_is_gone_releases_everything(worker, shared):
     other.close()
 
     assert len(shared) == 0
+
+
+@pytest.mark.parametrize("kind", ["FOO", "GAUGE\nforged 1", ""])
+def test_kind_that_there_is_not_is_refused(worker, shared, kind):
+    assert refusal(worker.new_family, 1, "f", "", kind).startswith("expected a kind of COUNTER")
+    assert len(shared) == 0
+
+
+def test_numbers_are_given_once(worker, shared):
+    metric = single(worker, "GAUGE")
+    assert "a family with a new number" in refusal(worker.new_family, 1, "g", "", "GAUGE")
+    assert "a metric with a new number" in refusal(worker.new_metric, 1, metric, {"a": "b"}, None)
+    worker.close()
+
+    assert len(shared) == 0
+
+
+def test_families_and_metrics_of_a_worker_are_limited(worker, shared, monkeypatch):
+    monkeypatch.setattr(custom_metrics, "MAX_FAMILIES", 2)
+    monkeypatch.setattr(custom_metrics, "MAX_SERIES", 10)
+    worker.new_family(1, "f", "", "HISTOGRAM")
+    worker.new_family(2, "g", "", "GAUGE")
+    assert "at most 2 families" in refusal(worker.new_family, 3, "h", "", "GAUGE")
+    worker.new_metric(1, 1, {}, [1.0, 2.0, 3.0])  # six lines on the page
+    assert "at most 10 metrics" in refusal(worker.new_metric, 1, 2, {"a": "b"}, [1.0, 2.0])
+    for number in range(3, 7):
+        worker.new_metric(2, number, {"a": str(number)}, None)
+    assert "at most 10 metrics" in refusal(worker.new_metric, 2, 7, {"a": "7"}, None)
+    worker.delete_metric(1)
+    worker.new_metric(2, 7, {"a": "7"}, None)
+    worker.delete_family(2)
+    WorkerMetrics(shared).new_family(1, "g", "", "GAUGE")
+
+    assert {family.name for family in shared.families()} == {"f", "g"}
+
+
+def test_texts_of_metrics_are_limited(worker, shared):
+    assert "at most 10000 characters" in refusal(worker.new_family, 1, "f", "x" * 10_001, "GAUGE")
+    worker.new_family(1, "f", "", "GAUGE")
+    assert "10000 characters each" in refusal(worker.new_metric, 1, 1, {"a": "x" * 10_001}, None)
+
+    assert lines(shared) == {}

@@ -5,18 +5,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pytriton.base.errors import ErrorCode, InternalError, InvalidArgumentError
+from pytriton.base.errors import (
+    ErrorCode,
+    InternalError,
+    InvalidArgumentError,
+    UnavailableError,
+)
 from pytriton.runtime.transport.frames import InferCallFrame, WorkerLogLine
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.serving.engine.client import IndexEntry
+from pytriton.serving.repository.services import model_services
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics
-from pytriton.serving.repository.services.model_services import ModelServices, SharedServices
+from pytriton.serving.repository.services.model_services import (
+    ModelServices,
+    SharedServices,
+    WorkerLog,
+)
+from pytriton.testing import FakeClock
 from tests.fakes import RecordingSink
 from tests.repository.calling import World, tensors
 
@@ -292,7 +304,7 @@ def test_log_line_comes_from_the_models_file_and_line(desk, caplog, level, expec
 
     (record,) = caplog.records
     assert (record.levelno, record.getMessage()) == (expected, "100 % done %s")
-    assert (record.name, record.pathname, record.lineno) == ("m_0_0", "models/m/1/model.py", 42)
+    assert (record.name, record.pathname, record.lineno) == ("m_0_0", "model.py", 42)
 
 
 @pytest.mark.parametrize(
@@ -334,3 +346,113 @@ def test_model_that_serves_may_load_itself():
         desk.serve("load_model", name="m", config="", files={})
 
     assert in_time(scenario).control.asked == [("load", "m", None, {})]
+
+
+@pytest.mark.parametrize(
+    "action,arguments",
+    [
+        ("set", {"metric": 2, "value": "x\nforged 2"}),
+        ("set", {"metric": 2, "value": [1]}),
+        ("set", {"metric": 2}),
+        ("set", {"metric": 2, "value": 1.0, "other": 1}),
+        ("new_family", {"family": 3, "name": "h", "description": 5, "kind": "GAUGE"}),
+        ("new_metric", {"family": 1, "metric": 3, "labels": {"a": 5}, "buckets": None}),
+        ("new_metric", {"family": 1, "metric": 3, "labels": {"a": None}, "buckets": None}),
+        ("new_metric", {"family": 1, "metric": 3, "labels": {}, "buckets": ["x"]}),
+        ("describe_model", {"name": ["x"], "version": None}),
+        ("load_model", {"name": "a", "config": "", "files": {"x": 1}}),
+    ],
+)
+def test_arguments_of_other_types_are_refused(desk, action, arguments):
+    desk.serve("new_family", family=1, name="f", description="d", kind="GAUGE")
+    desk.serve("new_metric", family=1, metric=2, labels={}, buckets=None)
+    with pytest.raises(InvalidArgumentError, match=f"expected the arguments of service '{action}'"):
+        desk.serve(action, **arguments)
+    desk.serve("value", metric=2)
+
+    assert desk.replies[-1] == (0.0, None)
+
+
+def test_services_that_take_time_are_limited(monkeypatch):
+    monkeypatch.setattr(model_services, "MAX_RUNNING", 2)
+
+    def scenario(desk: Desk) -> None:
+        for _ in range(2):
+            desk.serve("is_model_ready", name="a", version="")
+        with pytest.raises(UnavailableError, match="at most 2 services"):
+            desk.serve("is_model_ready", name="a", version="")
+
+    assert len(in_time(scenario).replies) == 2
+
+
+def written(caplog, **fields):
+    """The record of a line of a worker."""
+    line = WorkerLogLine(**{"level": "INFO", "message": "m", "file": "a.py", "line": 1, **fields})
+    with caplog.at_level(logging.DEBUG):
+        WorkerLog("m_0_0", "m").write(line)
+    (record,) = caplog.records
+    return record
+
+
+@pytest.mark.parametrize(
+    "file,expected",
+    [
+        ("/models/m/1/model.py", "model.py"),
+        ('x.py:1] "ok"\nE1119 00:00:00.000000 1 control.py:1] "forged', None),
+        ("/../../\x1b[2J.py", "\\u001b[2J.py"),
+        ("x" * 1000, "x" * 255),
+    ],
+)
+def test_file_of_a_line_is_a_name_without_control_characters(caplog, file, expected):
+    name = written(caplog, file=file).filename
+
+    assert name.isprintable()
+    assert expected in (None, name)
+
+
+@pytest.mark.parametrize(
+    "created", [float("nan"), float("inf"), 1e300, -1e300, -5.0, 1.0, time.time() + 1000]
+)
+def test_line_of_another_time_has_that_of_its_arrival(caplog, created):
+    assert abs(written(caplog, created=created).created - time.time()) < 60
+
+
+def test_line_that_was_printed_before_has_its_time(caplog):
+    created = time.time() - 30
+
+    assert written(caplog, created=created).created == created
+
+
+def test_line_says_of_itself_what_it_may(caplog):
+    record = written(
+        caplog,
+        level="ERROR\nforged",
+        message="x" * 300_000,
+        line=-5,
+        process=-(2**63),
+        model="other",
+        request_ids=["i" * 1000] * 2000,
+    )
+
+    assert record.levelno == logging.INFO
+    assert (record.lineno, record.triton_process, record.triton_model) == (0, 0, "m")
+    assert record.getMessage().endswith("x... (37856 more characters)")
+    assert len(record.triton_request_ids) == 1000
+    assert {len(each) for each in record.triton_request_ids} == {255}
+
+
+def test_lines_that_are_too_many_are_left_out_and_counted(caplog):
+    clock = FakeClock()
+    log = WorkerLog("m_0_0", "m", clock)
+    line = WorkerLogLine("INFO", "m", "a.py", 1)
+    with caplog.at_level(logging.INFO):
+        for _ in range(20_100):
+            log.write(line)
+        assert len(caplog.records) == 20_000
+        clock.advance(1.0)
+        for _ in range(3000):
+            log.write(line)
+
+    assert len(caplog.records) == 22_001
+    text = "m_0_0: 100 lines were left out here, as it wrote more than 2000 a second"
+    assert caplog.records[20_000].getMessage() == text

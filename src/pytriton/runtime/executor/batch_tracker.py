@@ -14,12 +14,10 @@ from pytriton.base.errors import error_for_clients, error_from_code
 from pytriton.base.messages import InferResponse, ResponseBurst
 from pytriton.runtime.executor import device_regions
 from pytriton.runtime.executor.batch_tensors import (
-    FEW_OUTPUTS,
     add_columns,
     add_input,
-    check_total,
     device_input,
-    make_output,
+    make_outputs,
     make_tensor,
     output_columns,
     request_details,
@@ -72,7 +70,8 @@ class BatchTracker:
 
     An instance that `reports_return` tells when its model has returned from a batch. The batch then
     frees its slot, although responses may follow. Otherwise a batch occupies its slot until all its
-    requests are answered.
+    requests are answered. `others` are the kinds of frames that it may send beside answers; None:
+    its owner knows them.
     """
 
     def __init__(
@@ -82,7 +81,9 @@ class BatchTracker:
         events: InstanceEvents,
         *,
         reports_return: bool = False,
+        others: tuple[type, ...] | None = None,
     ) -> None:
+        self._others = others
         self.events = events
         self.running: dict[int, RunningBatch] = {}  # batches with responses to come
         # Batches that occupy a slot.
@@ -333,8 +334,11 @@ class BatchTracker:
             self._handle_responses(received, frame)
         elif isinstance(frame, BatchFailure):
             self._handle_failure(frame)
-        else:
+        elif self._others is None or isinstance(frame, self._others):
             return False
+        else:
+            kind = type(frame).__name__
+            raise ProtocolError(f"expected an answer, got a frame {kind}")
         return True
 
     def fail_all(self, error: ServerError, *, is_lost: bool = False) -> None:
@@ -348,23 +352,23 @@ class BatchTracker:
             self._fail(batch, error, (batch.started_ns, batch.started_ns))
 
     def _handle_result(self, received: Received, frame: BatchResult) -> None:
-        batch = self.running.get(frame.batch)
+        batch = self.running.pop(frame.batch, None)
+        self.executing.pop(frame.batch, None)
         if batch is None:
-            self.executing.pop(frame.batch, None)
             self._check_closed(frame.batch)
             return
-        times_ns = (frame.started_ns, frame.finished_ns)
-        if not batch.started_ns <= times_ns[0] <= times_ns[1] <= time.monotonic_ns():
-            times_ns = self._plausible_times(times_ns, batch)
+        started_ns, finished_ns = frame.started_ns, frame.finished_ns
+        times_ns = (started_ns, finished_ns)
         try:
+            if not batch.started_ns <= started_ns <= finished_ns <= time.monotonic_ns():
+                times_ns = self._plausible_times(times_ns, batch)
             error = self._reshape(frame.outputs) if self._labels.output_reshapes else None
             outcomes = self._outcomes(received, frame, batch) if error is None else []
         except ProtocolError:
-            raise  # the instance ends, and the batch with it
+            self.running[frame.batch] = batch  # the instance ends, and the batch with it
+            raise
         except Exception as failure:  # noqa: BLE001  the requests of the batch end with it
             error = self._read_error(failure)
-        del self.running[frame.batch]
-        self.executing.pop(frame.batch, None)
         costs = self.events.costs
         if costs is not None:
             costs.worker_ns += frame.processor_ns
@@ -413,9 +417,7 @@ class BatchTracker:
             return self._split_others(received, frame, batch) if batch.has_others else []
         if len(batch.inferences) == 1:
             # There is nothing to split; skipping that saves 4 microseconds for a single request.
-            if len(frame.outputs) > FEW_OUTPUTS:
-                check_total(received, frame.outputs)
-            outputs = [make_output(received, ref) for ref in frame.outputs]
+            outputs = make_outputs(received, frame.outputs)
             return [Outcome(0, self._response(batch.inferences[0].request, outputs))]
         return self._split(received, frame, batch)
 
@@ -603,12 +605,10 @@ class BatchTracker:
         if item.error is not None:
             error = error_from_code(item.error_code, item.error, item.origin)
         elif item.outputs is not None and (error := self._reshape(item.outputs)) is None:
-            if len(item.outputs) > FEW_OUTPUTS:
-                check_total(received, item.outputs)
             if taken is None:
-                outputs = [make_output(received, ref) for ref in item.outputs]
+                outputs = make_outputs(received, item.outputs)
             else:
-                outputs = [_device_output(received, ref, taken) for ref in item.outputs]
+                outputs = _mixed_outputs(received, item.outputs, taken)
             response = InferResponse(
                 labels.name, labels.version, request.id, outputs, item.parameters
             )
@@ -662,15 +662,19 @@ def _since(batch: RunningBatch, times_ns: tuple[int, int]) -> tuple[int, int]:
     return max(times_ns[0], began_ns), max(times_ns[1], began_ns)
 
 
-def _device_output(
-    received: Received, ref: TensorRef, taken: Mapping[str, DeviceBytes]
-) -> InferTensor:
-    """Returns an output, of which some of a response are in GPU memory."""
-    if ref.name not in taken:
-        return make_output(received, ref)
-    tensor = make_tensor(received, ref)
-    tensor.data = taken[ref.name]
-    return tensor
+def _mixed_outputs(
+    received: Received, refs: list[TensorRef], taken: Mapping[str, DeviceBytes]
+) -> list[InferTensor]:
+    """Returns the outputs of a response of which some are in GPU memory."""
+    on_host = iter(make_outputs(received, [ref for ref in refs if ref.name not in taken]))
+    outputs = []
+    for ref in refs:
+        if ref.name in taken:
+            outputs.append(make_tensor(received, ref))
+            outputs[-1].data = taken[ref.name]
+        else:
+            outputs.append(next(on_host))
+    return outputs
 
 
 def _size(tensors: Iterable[TensorRef]) -> int:

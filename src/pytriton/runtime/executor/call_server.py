@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import socket
 import stat
 from collections.abc import Callable
@@ -429,6 +430,7 @@ class ReturnedErrors:
         self._loop = loop
         self._services = services
         self._part = b""
+        self._lost_bytes = 0  # that were not written, as nobody read them
 
     def start(self) -> None:
         """Start to read."""
@@ -452,8 +454,7 @@ class ReturnedErrors:
         if not data:
             self._end()
             return False
-        with contextlib.suppress(OSError):  # as other lines of the log, they are lost then
-            os.write(_STDERR, data)
+        self._write(data)
         *lines, self._part = (self._part + data).split(b"\n")
         if len(self._part) > _READ_BYTES:
             lines.append(self._part)
@@ -461,6 +462,18 @@ class ReturnedErrors:
         for line in lines:
             self._keep(line)
         return True
+
+    def _write(self, data: bytes) -> None:
+        """Write to the standard error of this process as much as somebody reads: never wait."""
+        if self._lost_bytes:
+            data = b"(%d bytes were lost here)\n" % self._lost_bytes + data
+        poll = select.poll()
+        poll.register(_STDERR, select.POLLOUT)
+        with contextlib.suppress(OSError):  # as other lines of the log, they are lost then
+            while data and any(event & select.POLLOUT for _, event in poll.poll(0)):
+                data = data[os.write(_STDERR, data[: select.PIPE_BUF]) :]
+                self._lost_bytes = 0
+        self._lost_bytes += len(data)
 
     def _keep(self, line: bytes) -> None:
         text = line.decode(errors="replace")

@@ -10,7 +10,6 @@ from pytriton.runtime.executor.batch_tracker import BatchTracker
 from pytriton.runtime.executor.worker import PROCESS_ENDED, describe_loss
 from pytriton.runtime.transport.frames import DeviceNotes, MemoryFrame
 from pytriton.runtime.transport.loop_channel import LoopChannel
-from pytriton.runtime.transport.peer_account import ProtocolError
 
 if TYPE_CHECKING:
     import asyncio
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.executor.inference import Inference, InstanceEvents, ModelLabels
     from pytriton.runtime.transport.arena import MemoryTrimmer
-    from pytriton.runtime.transport.channel import Channel, Received
+    from pytriton.runtime.transport.channel import Channel
 
 
 # What an instance sends beside answers: the first releases memory, the second has nothing to say
@@ -110,13 +109,13 @@ class ChannelInstance(FramedInstance):
         self.name = name
         self.pid = pid  # of its process on this machine, which other instances may share; or 0
         self._concurrency = concurrency
-        self._batches = BatchTracker(self, labels, events)
+        self._batches = BatchTracker(self, labels, events, others=_OTHERS)
         self._channel = LoopChannel(
             channel,
             loop,
             memory,
             f"instance {name}",
-            on_message=self._on_message,
+            on_message=self._batches.handle,
             on_lost=self._on_lost,
         )
         self._channel.reads_ahead = concurrency > 1
@@ -137,11 +136,6 @@ class ChannelInstance(FramedInstance):
     def __repr__(self) -> str:
         running = len(self._batches.running)
         return f"<ChannelInstance {self.name} running={running} open={self._channel.is_open}>"
-
-    def _on_message(self, received: Received) -> None:
-        if not self._batches.handle(received) and not isinstance(received.frame, _OTHERS):
-            kind = type(received.frame).__name__
-            raise ProtocolError(f"expected an answer, got a frame {kind}")
 
     def _on_lost(self, error: Exception) -> None:
         reason = describe_loss(error)

@@ -261,7 +261,7 @@ class Link:
         self._scratch_view = memoryview(self._scratch)
         self.socket.close()
         _close_descriptors(self.descriptors)
-        self.descriptors = []
+        self.descriptors.clear()
 
     def _send(self, data: memoryview, descriptors: Sequence[int]) -> int:
         if not descriptors:
@@ -282,15 +282,15 @@ class Link:
             # As `socket.recv_fds` does: a truncated control message may end within a number.
             received.frombytes(data[: len(data) - len(data) % received.itemsize])
             self.descriptors.extend(received)
+            if self._account is not None and len(self.descriptors) > MAX_DESCRIPTORS:
+                raise ProtocolError(
+                    f"expected at most {MAX_DESCRIPTORS} file descriptors with a message, got "
+                    f"{len(self.descriptors)}"
+                )
         if told & _TRUNCATED:
             # The kernel has closed the rest. The mark keeps the descriptors of later messages apart
             # from those of this one, and makes this message fail rather than the connection.
             self.descriptors.append(_MISSING)
-        if ancillary and self._account is not None and len(self.descriptors) > MAX_DESCRIPTORS + 1:
-            raise ProtocolError(
-                f"expected at most {MAX_DESCRIPTORS} file descriptors with a message, got "
-                f"{len(self.descriptors)}"
-            )
         return size
 
 

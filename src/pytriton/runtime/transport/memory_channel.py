@@ -336,6 +336,8 @@ class MemoryChannel:
         self._decode: Callable[[bytearray], tuple[Frame, int]]
         self._decode = decode_frame if account is None else decode_worker_frame
         self.link = make_link(sock, account)
+        # Descriptors of a worker that no message of it has told about.
+        self._strays: Sequence[int] = () if account is None else self.link.descriptors
         self.fileno = sock.fileno  # -1 after `close`
         self.set_blocking = sock.setblocking
         self.take_descriptors = self.link.take_descriptors
@@ -372,11 +374,11 @@ class MemoryChannel:
         frame, start = self._decode(message)
         memory = frame.memory
         if memory is None:
-            if self._account is not None and self.link.descriptors:
+            if self._strays:
                 self._refuse_descriptors()
             return Received(frame, message, start, _NO_BLOCKS)
         segments = self._take_segments(memory.segments) if memory.segments else ()
-        if self._account is not None and self.link.descriptors:
+        if self._strays:
             self._refuse_descriptors()
         blocks = self.tracker.apply_update(memory, segments)
         return Received(frame, message, start, blocks)

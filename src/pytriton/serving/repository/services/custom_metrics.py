@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 _COUNTER, _GAUGE, _HISTOGRAM = KINDS = ("COUNTER", "GAUGE", "HISTOGRAM")
 _KIND_NAME = "TRITONSERVER_METRIC_KIND_"
+# Of one worker. Who reads the page gets all of them, and the server makes it between requests.
+MAX_FAMILIES = 1000
+MAX_SERIES = 20_000
+MAX_TEXT = 10_000
 _is_metric_name = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*").fullmatch
 _is_label_name = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*").fullmatch
 
@@ -41,6 +45,16 @@ class SharedMetric:
         self._total = 0.0  # the value, or the sum of the observed values
         self._bounds = list(bounds)
         self._counts = [0] * (len(bounds) + 1)  # the last one counts values above all bounds
+
+    @property
+    def series(self) -> int:
+        """The number of its lines on the metrics page."""
+        return len(self._bounds) + 3 if self.kind == _HISTOGRAM else 1
+
+    @property
+    def text_size(self) -> int:
+        """The number of characters of its labels."""
+        return sum(len(name) + len(value) for name, value in self.labels)
 
     def increment(self, value: float) -> None:
         """Add to a counter or gauge."""
@@ -132,6 +146,8 @@ class CustomMetrics:
 
     def acquire(self, name: str, description: str, kind: str) -> SharedFamily:
         """Returns the family of this name; the first user sets its description."""
+        if kind not in KINDS:
+            raise InvalidArgumentError(f"expected a kind of {', '.join(KINDS)}, got {kind!r:.40}")
         if not _is_metric_name(name):
             raise InvalidArgumentError("Invalid metric name")
         if name in self._reserved():
@@ -163,8 +179,18 @@ class WorkerMetrics:
         self._shared = shared
         self._families: dict[int, SharedFamily] = {}
         self._metrics: dict[int, tuple[int, SharedMetric]] = {}  # with the family's number
+        self._series = 0  # lines on the page
 
     def new_family(self, family: int, name: str, description: str, kind: str) -> None:
+        if family in self._families:
+            raise InvalidArgumentError(f"expected a family with a new number, got {family} again")
+        if len(self._families) >= MAX_FAMILIES:
+            raise InvalidArgumentError(f"a model's instance has at most {MAX_FAMILIES} families")
+        if len(name) + len(description) > MAX_TEXT:
+            raise InvalidArgumentError(
+                f"expected a name and a description of at most {MAX_TEXT} characters, got "
+                f"{len(name) + len(description)}"
+            )
         self._families[family] = self._shared.acquire(name, description, kind)
 
     def new_metric(
@@ -173,21 +199,35 @@ class WorkerMetrics:
         owner = self._families.get(family)
         if owner is None:
             raise InvalidArgumentError("the metric's family has been deleted")
-        self._metrics[metric] = (family, owner.acquire(labels, buckets))
+        if metric in self._metrics:
+            raise InvalidArgumentError(f"expected a metric with a new number, got {metric} again")
+        shared = owner.acquire(labels, buckets)
+        if self._series + shared.series > MAX_SERIES or shared.text_size > MAX_TEXT:
+            owner.release(shared)
+            raise InvalidArgumentError(
+                f"a model's instance has at most {MAX_SERIES} metrics and buckets, with labels of "
+                f"{MAX_TEXT} characters each"
+            )
+        self._series += shared.series
+        self._metrics[metric] = (family, shared)
 
     def delete_family(self, family: int) -> None:
         owner = self._families.pop(family, None)
         if owner is None:
             return
         for number in [each for each, (its, _) in self._metrics.items() if its == family]:
-            owner.release(self._metrics.pop(number)[1])
+            self._release(owner, self._metrics.pop(number)[1])
         self._shared.release(owner)
 
     def delete_metric(self, metric: int) -> None:
         """Release a metric, unless it was released with its family."""
         if metric in self._metrics:
             family, shared = self._metrics.pop(metric)
-            self._families[family].release(shared)
+            self._release(self._families[family], shared)
+
+    def _release(self, owner: SharedFamily, metric: SharedMetric) -> None:
+        self._series -= metric.series
+        owner.release(metric)
 
     def increment(self, metric: int, value: float) -> None:
         """Add to a counter or gauge."""

@@ -8,13 +8,21 @@ server's message alone; the worker adds the prefix that models see.
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import logging
+import time
+import typing
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.device_copies import CopyReason
-from pytriton.base.errors import InvalidArgumentError, ServerError
+from pytriton.base.errors import InvalidArgumentError, ServerError, UnavailableError
 from pytriton.base.model_spec import identifier_of
+from pytriton.base.request_ids import visible
 from pytriton.runtime.executor.device_blocks import ledger_of, taking_of
 from pytriton.serving.repository.loading.load_coordinator import LoadDependencies
 from pytriton.serving.repository.services.bls import CallingInstance, ModelCaller, RunningBlsCall
@@ -36,6 +44,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TRACEBACK = "Traceback (most recent call last):\n"
+MAX_RUNNING = 1000  # services of one worker that take time, such as to load a model
+# Lines of one worker: models that write more cannot be read, and the event loop has other work.
+_LINES_AT_ONCE = 20_000
+_LINES_PER_S = 2_000
+_MAX_TEXT = 1 << 18
+_MAX_NAME = 255
+_MAX_IDS = 1000
+_MAX_NUMBER = 1 << 31
+_MAX_AGE_S = 24 * 3600.0
 _LEVELS = {
     "INFO": logging.INFO,
     "WARNING": logging.WARNING,
@@ -92,6 +109,8 @@ class ModelServices:
         self._model_name = model_name
         self._namespace = namespace
         self._instance_name = instance_name
+        self._log = WorkerLog(instance_name, model_name)
+        self._running = 0  # coroutines
         self._metrics = metrics = WorkerMetrics(shared.metrics)
         self._functions: dict[str, Callable[..., Any]] = {
             "increment": metrics.increment,
@@ -118,19 +137,31 @@ class ModelServices:
         return self._shared.caller.call(self.instance, call, inputs, sink, self._namespace)
 
     def serve(self, action: str, arguments: dict[str, Any], reply: Reply | None) -> None:
-        """Run an action; calls `reply` with the value, or with None and the error, now or later."""
+        """Run an action; calls `reply` with the value, or with None and the error, now or later.
+
+        Raises:
+            InvalidArgumentError: There is no such action, or it has other arguments.
+            UnavailableError: Too many of this worker are running.
+        """
         if action in self._functions:
-            self._answer(action, self._functions[action], arguments, reply)
+            function = self._functions[action]
+            self._answer(action, function, _checked(action, function, arguments), reply)
         elif action in self._coroutines:
-            work = self._coroutines[action](**arguments)
+            if self._running >= MAX_RUNNING:
+                raise UnavailableError(
+                    f"at most {MAX_RUNNING} services may run for a model's instance"
+                )
+            coroutine = self._coroutines[action]
+            work = coroutine(**_checked(action, coroutine, arguments))
+            self._running += 1
             self._shared.start(self._answer_coroutine(action, work, reply))
         else:
             known = ", ".join([*self._functions, *self._coroutines])
-            raise InvalidArgumentError(f"there is no service '{action}', only {known}")
+            raise InvalidArgumentError(f"there is no service '{action:.80}', only {known}")
 
     def log(self, line: WorkerLogLine) -> None:
         """Write a line to the server's log, with file and line of the model's code."""
-        log_line(self._instance_name, line)
+        self._log.write(line)
 
     def close(self) -> None:
         """Release everything of a worker that has ended."""
@@ -155,7 +186,10 @@ class ModelServices:
         self, action: str, work: Coroutine[Any, Any, Any], reply: Reply | None
     ) -> None:
         try:
-            value = await work
+            try:
+                value = await work
+            finally:
+                self._running -= 1
         except ServerError as error:
             self._refuse(action, error, reply)
         except Exception as error:  # the model must get a reply in any case
@@ -238,19 +272,80 @@ class ModelServices:
         return not model.has_ready_check or await model.check_ready()
 
 
-def log_line(instance_name: str, line: WorkerLogLine) -> None:
-    """Write a line of an instance's process to the server's log."""
-    level = _LEVELS.get(line.level, logging.INFO)
-    if logger.isEnabledFor(level):
-        message, traceback = _split_traceback(line.message)
-        record = logging.LogRecord(instance_name, level, line.file, line.line, message, None, None)
+class WorkerLog:
+    """Writes the lines of an instance's process to the server's log.
+
+    The process may be broken or hostile. So what a line says of itself is what such a line may say,
+    and lines that are too many are left out.
+    """
+
+    def __init__(
+        self, instance_name: str, model_name: str, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._instance_name = instance_name
+        self._model_name = model_name
+        self._clock = clock
+        self._room = float(_LINES_AT_ONCE)
+        self._seen_s = clock()
+        self._lost_count = 0
+
+    def write(self, line: WorkerLogLine) -> None:
+        """Write a line, if the log wants it."""
+        level = _LEVELS.get(line.level, logging.INFO)
+        if not logger.isEnabledFor(level):
+            return
+        now_s = self._clock()
+        more = max(0.0, now_s - self._seen_s) * _LINES_PER_S
+        self._room = min(_LINES_AT_ONCE, self._room + more)
+        self._seen_s = now_s
+        if self._room < 1:
+            self._lost_count += 1
+            return
+        self._room -= 1
+        if self._lost_count:
+            text = "%s: %d lines were left out here, as it wrote more than %d a second"
+            logger.warning(text, self._instance_name, self._lost_count, _LINES_PER_S)
+            self._lost_count = 0
+        logger.handle(self._record(level, line, now_s))
+
+    def _record(self, level: int, line: WorkerLogLine, now_s: float) -> logging.LogRecord:
+        text = line.message
+        if len(text) > _MAX_TEXT:
+            text = f"{text[:_MAX_TEXT]}... ({len(text) - _MAX_TEXT} more characters)"
+        message, traceback = _split_traceback(text)
+        file = visible(PurePosixPath(line.file).name[:_MAX_NAME])
+        number = line.line if 0 <= line.line < _MAX_NUMBER else 0
+        record = logging.LogRecord(self._instance_name, level, file, number, message, None, None)
         record.exc_text = traceback  # formatters write it below the line
-        record.triton_request_ids = line.request_ids
-        record.triton_model = line.model
-        record.triton_process = line.process
+        record.triton_request_ids = [each[:_MAX_NAME] for each in line.request_ids[:_MAX_IDS]]
+        record.triton_model = self._model_name if line.model else ""
+        record.triton_process = line.process if 0 <= line.process < _MAX_NUMBER else 0
         record.is_printed = line.is_printed
-        record.created = line.created or record.created
-        logger.handle(record)
+        if now_s - _MAX_AGE_S <= line.created <= now_s:
+            record.created = line.created
+        return record
+
+
+def _checked(
+    action: str, function: Callable[..., Any], arguments: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns the arguments of a service, if they have the types that its function says."""
+    kind = _arguments_of(function.__func__)  # type: ignore[attr-defined]  # it is a method
+    try:
+        return msgspec.structs.asdict(msgspec.convert(arguments, kind))
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgumentError(
+            f"expected the arguments of service '{action}': {error}"
+        ) from None
+
+
+@functools.cache
+def _arguments_of(function: Callable[..., Any]) -> type[msgspec.Struct]:
+    """Returns the arguments of a method as a record, by its annotations."""
+    hints = typing.get_type_hints(function)
+    names = list(inspect.signature(function).parameters)[1:]
+    fields = [(name, hints[name]) for name in names]
+    return msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True)
 
 
 def _split_traceback(text: str) -> tuple[str, str | None]:

@@ -21,7 +21,7 @@ from pytriton.serving.repository.loading.instance_scaler import ScalingSettings
 from pytriton.serving.repository.loading.plans import InstancePlan, load_within
 from pytriton.serving.repository.loading.python_version import PythonVersion
 from pytriton.serving.repository.loading.warmup import WarmupRun
-from pytriton.serving.repository.services.model_services import log_line
+from pytriton.serving.repository.services.model_services import WorkerLog
 from pytriton.serving.server.binding.binder import BoundSpec
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class _FunctionLaunch:
             self._memory,
             loader.loop,
             WarmupRun(loader.loop),  # it is warmed up by its process, so that nothing is to run
-            FunctionServices(plan.name),
+            FunctionServices(plan.name, self._bound.spec.name),
             grace_s=loader.exit_timeout_s,
             log=loader.log,
         )
@@ -216,8 +216,9 @@ class _FunctionLaunch:
 class FunctionServices:
     """Services for the process of a function: only a log."""
 
-    def __init__(self, instance_name: str) -> None:
+    def __init__(self, instance_name: str, model_name: str) -> None:
         self._instance_name = instance_name
+        self._log = WorkerLog(instance_name, model_name)
 
     def infer(
         self, call: InferCallFrame, inputs: dict[str, InferTensor], sink: ResponseSink
@@ -236,7 +237,7 @@ class FunctionServices:
 
     def log(self, line: WorkerLogLine) -> None:
         """Write a line to the server's log."""
-        log_line(self._instance_name, line)
+        self._log.write(line)
 
     def close(self) -> None:
         """Do nothing: it has nothing."""
