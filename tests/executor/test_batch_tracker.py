@@ -389,6 +389,14 @@ def test_processor_time_and_bytes_of_all_answers_are_added_up(rig):
     assert (rig.costs.worker_ns, rig.costs.bytes_out) == (123, 8 + 4 + 4)
 
 
+def test_inputs_in_gpu_memory_are_no_bytes_that_the_server_passes_on():
+    inputs = [RESULT, TensorRef("x", FP32.number, (1, 2), 0, 8)]
+    use = types.SimpleNamespace(inputs={"x": None})
+    frames = [types.SimpleNamespace(inputs=inputs, devices=devices) for devices in ([], [use])]
+
+    assert [batch_tracker._size_of_inputs(frame) for frame in frames] == [12, 4]
+
+
 def test_copies_between_host_and_gpu_of_all_answers_are_added_up(rig):
     rig.begin(3)
     rig.hear(BatchResult(1, 0, 0, [], copied=(1, 20)))

@@ -19,7 +19,16 @@ from concurrent.futures import ThreadPoolExecutor
 from tests import parts, suite
 from tests.mutations import choosing, marks
 from tests.mutations.copies import REPOSITORY, Copy, Outcome
-from tests.mutations.state import FRONT_ENDS, LONG, QUICK, State, batches, reaching
+from tests.mutations.state import (
+    EQUIVALENT,
+    FRONT_ENDS,
+    LONG,
+    QUICK,
+    State,
+    batches,
+    equivalent,
+    reaching,
+)
 
 PARTS = {
     QUICK: ("--parts", parts.QUICK),
@@ -192,7 +201,8 @@ def main() -> None:
         for each in chosen:
             say(f"{each.file}:{each.line} {each.words}\n{each.diff(sources[each.file])}\n")
         return
-    state = State(arguments.state, chosen)
+    same = equivalent(chosen, sources, EQUIVALENT.read_text())
+    state = State(arguments.state, chosen, same)
     for part in PARTS if arguments.all else (QUICK,):
         with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
             if arguments.step == "reach" and part not in state.reached_parts:

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import pathlib
+import sys
 import threading
 from collections import defaultdict
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from tests.mutations.choosing import Mutation, room_of
 from tests.mutations.marks import UNKNOWN
@@ -14,6 +18,19 @@ from tests.mutations.marks import UNKNOWN
 # The default, all other parts, and what runs again with front ends in processes of their own.
 QUICK, LONG, FRONT_ENDS = "quick", "long", "front ends"
 BATCH_S = 20.0  # of tests in one process; a process takes a second to start
+EQUIVALENT = pathlib.Path(__file__).with_name("equivalent.toml")
+
+
+def equivalent(mutations: list[Mutation], sources: dict[str, bytes], text: str) -> dict[int, str]:
+    """The numbers of mutations that change nothing, by equivalent.toml, and why they do not."""
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    reasons = {
+        (each["file"], each["line"], each["change"]): each["why"]
+        for each in toml.loads(text).get("equivalent", [])
+    }
+    lines = [sources[each.file].decode().splitlines()[each.line - 1].strip() for each in mutations]
+    keys = [(each.file, line, each.words) for each, line in zip(mutations, lines, strict=True)]
+    return {number: reasons[key] for number, key in enumerate(keys) if key in reasons}
 
 
 def batches(seconds: dict[str, float]) -> list[list[str]]:
@@ -45,11 +62,17 @@ def reaching(log: str) -> dict[int, set[str]]:
 class State:
     """Is kept in a folder: `reached.json`, and a line of `results.jsonl` for each result."""
 
-    def __init__(self, folder: pathlib.Path, mutations: list[Mutation]) -> None:
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        mutations: list[Mutation],
+        same: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._reached, self._results = folder / "reached.json", folder / "results.jsonl"
         self._lock = threading.Lock()
         self.mutations = mutations
+        self._same = same  # why mutations change nothing
         self.reached_parts: list[str] = []
         self.files: dict[int, set[str]] = defaultdict(set)
         self.seconds: dict[str, float] = {}
@@ -97,7 +120,9 @@ class State:
         return [
             number
             for number in range(len(self.mutations))
-            if (number, part) not in self.caught and self._catcher(number) is None
+            if (number, part) not in self.caught
+            and self._catcher(number) is None
+            and number not in self._same
         ]
 
     def table(self) -> str:
@@ -107,14 +132,17 @@ class State:
             place = f"`{each.file.removeprefix('src/pytriton/')}:{each.line}`"
             rows.append(f"| {room_of(each.file)} | {place} | {each.words} | {self._by(number)} |")
         catchers = [self._catcher(number) for number in range(len(self.mutations))]
-        total = f"Of {len(catchers)} changes, the default catches {catchers.count(QUICK)}"
-        total += f", all tests together {len(catchers) - catchers.count(None)}."
+        caught = len(catchers) - catchers.count(None)
+        total = f"Of {len(catchers)} changes, {len(self._same)} change nothing; the default catches"
+        total += f" {catchers.count(QUICK)}, all tests together {caught}."
         return "\n".join([*rows, "", total])
 
     def _catcher(self, number: int) -> str | None:
         return next((part for (of, part), by in self.caught.items() if of == number and by), None)
 
     def _by(self, number: int) -> str:
+        if number in self._same:
+            return f"none can: {self._same[number]}"
         if part := self._catcher(number):
             return f"{part}: `{self.caught[number, part].partition('[')[0]}`"
         if not all((number, part) in self.caught for part in self.reached_parts or [QUICK]):

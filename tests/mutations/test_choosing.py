@@ -8,7 +8,7 @@ import ast
 import pytest
 
 from tests.mutations import choosing
-from tests.mutations.state import LONG, QUICK, State, batches, reaching
+from tests.mutations.state import LONG, QUICK, State, batches, equivalent, reaching
 
 FILE = "src/pytriton/serving/engine/a.py"
 
@@ -132,6 +132,19 @@ def test_place_that_runs_for_an_unknown_test_counts_for_all_that_start_processes
     assert reaching(log) == {1: {"a", "b"}, 2: {"b", "c"}, 3: {"c"}}
 
 
+def test_change_that_changes_nothing_is_told_with_its_reason_and_not_judged(tmp_path):
+    source = b"def f(a):\n    if a < 1:\n        return 2\n    return a\n"
+    mutations = choosing.mutations_of(FILE, source)[:2]
+    entry = f'file = "{FILE}"\nline = "if a < 1:"\nchange = "`<` is `<=`"\nwhy = "so"'
+    same = equivalent(mutations, {FILE: source}, f"[[equivalent]]\n{entry}")
+    state = State(tmp_path, mutations, same)
+    state.finish_reach(QUICK)
+
+    assert [mutations[number].words for number in same] == ["`<` is `<=`"]
+    assert state.left(QUICK) == [number for number in range(2) if number not in same]
+    assert "| none can: so |" in state.table()
+
+
 def test_state_goes_on_where_it_was_and_knows_other_mutations(tmp_path):
     source = b"def f(a):\n    if a < 1:\n        return 2\n    return a\n"
     mutations = choosing.mutations_of(FILE, source)[:3]
@@ -150,6 +163,8 @@ def test_state_goes_on_where_it_was_and_knows_other_mutations(tmp_path):
     assert [row.split(" | ")[-1] for row in again.table().splitlines()[2:5]] == [
         "quick: `tests/test_a.py::test_a` |", "long: `tests/test_b.py::test_b` |", "? |",
     ]  # fmt: skip
-    assert again.table().endswith("Of 3 changes, the default catches 1, all tests together 2.")
+    assert again.table().endswith(
+        "Of 3 changes, 0 change nothing; the default catches 1, all tests together 2."
+    )
     with pytest.raises(SystemExit, match="is about other mutations"):
         State(tmp_path, mutations[:2])

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
+from geventhttpclient.response import HTTPConnectionClosed
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from tests.differential import grpc_case
@@ -54,6 +55,8 @@ def outcome(server: Server, call: Callable[[], Observation]) -> Observation:
         return call()
     except InferenceServerException as error:
         return {"status": error.status(), "error": normalised(error.message(), server)}
+    except HTTPConnectionClosed as error:  # is no OSError; a suite begins another life then
+        raise ConnectionError(str(error)) from error
 
 
 def infer_over_http(

@@ -13,7 +13,7 @@ import pytest
 
 from pytriton.base.dtypes import BYTES, FP32, encode_bytes
 from pytriton.base.errors import UnavailableError
-from pytriton.runtime.transport import arena, memory
+from pytriton.runtime.transport import arena, memory, memory_channel
 from pytriton.runtime.transport.arena import Arena, find_unshared_remote_block
 from pytriton.runtime.transport.channel import Received
 from pytriton.runtime.transport.frames import Cancel, Execute, MemoryFrame
@@ -437,3 +437,11 @@ def test_what_a_thread_sends_while_another_flushes_comes_once_and_in_order(
     read()
 
     assert batches == list(range(1, count + 2))
+
+
+def test_blocks_that_are_all_missing_are_blocks_that_say_why():
+    blocks = memory_channel._PartialBlocks({}, "no descriptors are left")
+
+    assert blocks
+    with pytest.raises(UnavailableError, match="no descriptors are left"):
+        blocks[7]

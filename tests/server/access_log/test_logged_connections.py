@@ -99,6 +99,15 @@ def test_each_stream_has_one_entry():
     assert [each.bytes_out for each in entries[-2:]] == [4, 0]
 
 
+def test_stream_knows_the_address_of_its_client():
+    client = AddressedClient(LoggingHttp2Handler())
+    client.transport.get_extra_info = {"peername": ("10.0.0.1", 1234)}.get
+    client.get(b"/later")
+
+    stream = client.handler.later[0].connection
+    assert stream.get_extra_info("peername") == ("10.0.0.1", 1234)
+
+
 def test_streams_that_a_connection_loses_have_entries():
     client = AddressedClient(LoggingHttp2Handler())
     for _ in range(3):
