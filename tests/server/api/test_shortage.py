@@ -502,6 +502,59 @@ def test_grpc_message_that_trickles_is_refused_and_releases_all(method, sent):
     assert client.connection.work.refusals["grpc_request_time"] == 1
 
 
+def test_http1_request_that_waits_for_a_client_to_read_is_ended():
+    client = Client()
+    other = Client(client.handler)
+    budget = Budget(client.handler.request_memory, MIB, client, other)
+    client.transport.peer_reads = False
+    client.send(get(b"/big") + post(bytes(900 << 10)))
+
+    assert budget.used == 900 << 10
+    client.loop.advance(30)
+    assert not client.transport.is_aborted
+    assert other.send(post(bytes(MIB // 2))).statuses() == [503]
+    client.loop.advance(2 * PATIENCE_S)
+    assert client.transport.is_aborted
+    assert budget.used == 0
+
+
+def test_http2_request_that_waits_for_a_client_to_read_is_ended():
+    client = Http2Client(window=0)
+    other = Client(client.handler)
+    budget = Budget(client.handler.request_memory, MIB, client, other)
+    ask(client, bytes(64 * MIB))
+    waiting = client.post(bytes(900 << 10), b"/later")
+
+    assert budget.used == 900 << 10
+    assert client.handler.later == []
+    assert other.send(post(bytes(MIB // 2))).statuses() == [503]
+    client.loop.advance(2 * PATIENCE_S)
+    assert client.reply(waiting).reset == Http2ErrorCode.ENHANCE_YOUR_CALM
+    assert budget.used == 0
+    assert not client.saw_end
+
+
+def test_grpc_messages_that_wait_for_a_client_to_read_are_ended():
+    client = GrpcClient(window=0)
+    budget = Budget(client.connection.work.memory, MIB, client)
+    stream = client.open("ModelStreamInfer")
+    client.send(stream, infer_request(request_id="a"), end=False)
+    client.engine.answer("a", bytes(2 * MIB), final=False)
+    client.run()
+    client.connection._calls[stream].is_full = True
+    client.receive(data(stream, bytes(900 << 10)))
+
+    assert budget.used >= 900 << 10
+    refused = client.open("ModelInfer")
+    client.receive(data(refused, message_prefix(MIB // 2) + bytes(1000)))
+    assert client.response(refused).status == "14"
+    client.loop.advance(2 * PATIENCE_S)
+    client.run()
+    assert not client.connection.has_call(stream)
+    assert client.connection.http2.open_streams == 0
+    assert budget.used == 0
+
+
 @pytest.mark.parametrize("processes", [0, 3])
 def test_front_end_watches_all_of_its_ports(processes):
     service = Service()

@@ -224,7 +224,8 @@ class GrpcCall:
         self.acknowledge(size)
 
     def _stop_input(self) -> None:
-        """Give back the memory of a message that will never be complete."""
+        """Give back the memory of messages that will never be complete, or processed."""
+        self._held = None
         if self._assembler is not None and not self._assembler.is_between_messages:
             memory = self._assembler.stop()
             if memory is not None:
@@ -261,6 +262,11 @@ class GrpcCall:
         if self._held is not None or assembler is None:
             return 0
         return assembler.held_bytes or (0 if self._message is None else len(self._message))
+
+    @property
+    def held_bytes(self) -> int:
+        """How much data of the client waits until the call processes more."""
+        return 0 if self._held is None else self._held.nbytes
 
     def acknowledge(self, size: int) -> None:
         self.connection.http2.acknowledge(self.stream_id, size)
@@ -519,6 +525,11 @@ class HeldData:
             last += data
         elif data:
             self.parts.append(bytearray(data))
+
+    @property
+    def nbytes(self) -> int:
+        """How much of the budget it takes."""
+        return sum(lease.nbytes for lease in self._leases)
 
     def extend(self, later: HeldData) -> None:
         """Append data that came later."""

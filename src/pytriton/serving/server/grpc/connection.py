@@ -349,16 +349,24 @@ class GrpcConnection(Http2Transport, asyncio.Protocol):
             self._end(self._calls[stream_id], GrpcStatus.DEADLINE_EXCEEDED, text)
 
     def uploads(self) -> Iterator[Holder]:
-        """Returns the calls that hold a part of a request, and whose client may send the rest."""
-        if not self._is_reading_paused and not self._is_closing:
-            for stream_id, call in self._calls.items():
-                nbytes = call.upload_bytes
-                if nbytes and self.http2.can_peer_send(stream_id):
-                    yield Holder((self, stream_id), nbytes, nbytes, partial(self._end_upload, call))
+        """Returns the calls that take memory until their client sends or reads more."""
+        if self._is_closing:
+            return
+        for stream_id, call in self._calls.items():
+            nbytes, held_bytes = call.upload_bytes, call.held_bytes
+            if nbytes and not self._is_reading_paused and self.http2.can_peer_send(stream_id):
+                yield Holder((self, stream_id), nbytes, nbytes, partial(self._end_upload, call))
+            elif held_bytes and self.http2.queued_bytes(stream_id):
+                end = partial(self._end_held, call)
+                yield Holder((self, stream_id), held_bytes, self.count_unread().moved, end)
 
     def _end_upload(self, call: GrpcCall, _: int) -> None:
         self.work.refusals["grpc_request_time"] += 1
         self._end(call, GrpcStatus.UNAVAILABLE, TOO_SLOW)
+
+    def _end_held(self, call: GrpcCall, _: int) -> None:
+        logger.info("gRPC client reads too slowly to have its next messages read: call reset")
+        call.drop(Http2ErrorCode.ENHANCE_YOUR_CALM)
 
     def _check_keepalive(self, now_ns: int) -> None:
         action = self._keepalive.check(

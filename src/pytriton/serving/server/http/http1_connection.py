@@ -501,11 +501,14 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         self._end_counting()
 
     def uploads(self) -> Iterator[Holder]:
-        """Returns the request of which this holds a part, if its client may send the rest."""
+        """Returns the requests that take memory until their client sends or reads more."""
         reader = self._reader
         is_held_back = bool(self._waiting) and isinstance(self._waiting[-1], Expectation)
         if reader.held_bytes and not (self._is_reading_paused or is_held_back):
             yield Holder(self, reader.held_bytes, reader.held_bytes, self._end_upload)
+        elif self._waiting_bytes > LARGE_BODY_BYTES and self.is_writing_paused:
+            unread = self.count_unread()
+            yield Holder((self, "waiting"), self._waiting_bytes, unread.moved, unread.end)
 
     def _end_upload(self, _: int) -> None:
         self._reader.stop()

@@ -391,12 +391,18 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
             stream.drop(code)
 
     def uploads(self) -> Iterator[Holder]:
-        """Returns the requests of which this holds a part, and whose client may send the rest."""
+        """Returns the requests that take memory until their client sends or reads more."""
         if not self._is_reading_paused and not self._is_closing:
             for stream_id, body in self._bodies.items():
                 if body.held_bytes and self.http2.can_peer_send(stream_id):
                     end = partial(self._end_upload, stream_id)
                     yield Holder((self, stream_id), body.held_bytes, body.size, end)
+        # These wait until their client reads the answers to others.
+        for stream in self._held:
+            nbytes = stream.held_bytes
+            if nbytes > LARGE_BODY_BYTES:
+                read_bytes = self.count_unread().moved
+                yield Holder((self, stream.stream_id), nbytes, read_bytes, stream.end_held)
 
     def _end_upload(self, stream_id: int, _: int) -> None:
         self._refuse_body(stream_id, 408, TOO_SLOW)

@@ -229,6 +229,16 @@ class Http2Stream(HttpConnection):
         if self._current is not None:
             self._handle(self._current)
 
+    @property
+    def held_bytes(self) -> int:
+        """The size of the body of a request that was held."""
+        return 0 if self._current is None else len(self._current.body)
+
+    def end_held(self, _: int) -> None:
+        """Reset the stream of a request that was held for too long."""
+        logger.info("HTTP client reads too slowly to have its next request answered: stream reset")
+        self.drop(Http2ErrorCode.ENHANCE_YOUR_CALM)
+
     def refuse(self, head: RequestHead, status: int, message: str) -> None:
         """Answer a request that is refused, whatever its body is."""
         self._current = HttpRequest(head)
