@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import shutil
 import subprocess
 import sys
 import weakref
@@ -13,7 +14,6 @@ import pytest
 from triton_python_backend_utils import Tensor, TritonModelException
 
 from pytriton.base import dtypes
-from pytriton.runtime.pb_utils import dlpack
 
 TYPES = [row for row in dtypes.BY_NUMBER.values() if row is not dtypes.BYTES]
 
@@ -206,13 +206,78 @@ def test_another_device_cannot_be_asked_for():
         Tensor("A", np.zeros(1)).__dlpack__(dl_device=(2, 0))
 
 
-def test_nothing_is_kept_of_tensors_that_are_gone():
-    before = len(dlpack._exported)
-    for _ in range(10):
-        Tensor.from_dlpack("B", Tensor("A", np.ones(3, ml_dtypes.bfloat16)))
-        Tensor("A", np.ones(3)).to_dlpack()
+@pytest.mark.parametrize("is_used", [False, True])
+def test_nothing_is_kept_of_tensors_that_are_gone(is_used):
+    tensor = Tensor("A", np.ones(3, ml_dtypes.bfloat16))
+    gone = weakref.ref(tensor)
+    capsule = tensor.to_dlpack()
+    del tensor
+    assert gone() is not None
+    kept = Tensor.from_dlpack("B", capsule) if is_used else None
+    del capsule
+    assert (gone() is not None) is is_used
+    del kept
 
-    assert len(dlpack._exported) == before
+    assert gone() is None
+
+
+def test_exception_passes_a_capsule_that_nobody_used():
+    with pytest.raises(TypeError, match=r"int.. argument must be"):
+        int(Tensor("A", np.ones(3)).to_dlpack())  # the capsule ends while this is raised
+
+
+# A library that raises an exception, and releases a tensor while it does.
+RAISING = """
+extern void *PyExc_RuntimeError;
+void PyErr_SetString(void *, const char *);
+void *PyCapsule_GetPointer(void *, const char *);
+int PyCapsule_SetName(void *, const char *);
+
+struct managed {
+    char tensor[48];
+    void *context;
+    void (*deleter)(struct managed *);
+};
+
+void release(void *capsule) {
+    struct managed *managed = PyCapsule_GetPointer(capsule, "dltensor");
+    PyCapsule_SetName(capsule, "used_dltensor");
+    PyErr_SetString(PyExc_RuntimeError, "no driver");
+    managed->deleter(managed);
+}
+"""
+
+
+def test_exception_of_a_library_that_releases_a_tensor_is_its_own(tmp_path):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    (tmp_path / "raising.c").write_text(RAISING)
+    library = tmp_path / "raising.so"
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", library, tmp_path / "raising.c"], check=True
+    )
+    release = ctypes.PyDLL(str(library)).release
+    release.argtypes = [ctypes.py_object]
+    tensor = Tensor("A", np.ones(3))
+    gone = weakref.ref(tensor)
+    capsule = tensor.to_dlpack()
+    del tensor
+
+    with pytest.raises(RuntimeError, match="no driver"):
+        release(capsule)
+    assert gone() is None
+
+
+def test_exception_of_torch_is_its_own():
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    tensor = torch.from_dlpack(Tensor("A", np.ones(3, np.float32)))
+    with pytest.raises((RuntimeError, AssertionError)):
+        tensor.cuda()
+    with pytest.raises(RuntimeError):
+        torch.from_dlpack(Tensor("A", np.ones(3, np.float32))).reshape(5)
 
 
 OUTLIVING = """

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exchanges tensors with other libraries by DLPack; the memory is shared, also that of a GPU.
 
-numpy supports DLPack too, but neither bfloat16 nor capsules, and its capsules keep the array alive,
-while ours keep the `Tensor` alive. So this module defines the C structures of the standard.
+numpy supports DLPack too, but neither bfloat16, GPUs nor capsules, and its capsules keep the array
+alive, while ours keep the `Tensor` alive. So this module knows the C structures of the standard. What
+is exported is a structure of numpy with other contents: libraries release it by numpy's C function.
+They may do so while an exception is raised, which a function of Python by ctypes would replace.
 """
 
 from __future__ import annotations
@@ -48,11 +50,9 @@ _TYPE_CODES = {row.numpy: code for code, row in _DATATYPES.items() if row is not
 _MANAGED = struct.Struct("@PiiiBBHPPQPP")
 
 
-@functools.cache
-def _export_layout(ndim: int) -> tuple[struct.Struct, type[ctypes.Array[ctypes.c_char]]]:
-    """Returns the layout of what is exported, with the shape behind it, and memory for that."""
-    layout = struct.Struct(f"{_MANAGED.format}{ndim}q")
-    return layout, ctypes.c_char * layout.size
+# All but the last two fields, which are numpy's in what is exported.
+_TENSOR = struct.Struct("@PiiiBBHPPQ")
+_TensorMemory = ctypes.c_char * _TENSOR.size
 
 
 @functools.cache
@@ -77,12 +77,8 @@ class _Foreign(NamedTuple):
     deleter: int
 
 
-_DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # may be called by a thread without the GIL
-_DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+_DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # it may take the GIL
 
-_new_capsule = ctypes.PYFUNCTYPE(
-    ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
-)(("PyCapsule_New", ctypes.pythonapi))
 # Capsules are passed by address: a destructor must not change the reference count of its object.
 _capsule_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_IsValid", ctypes.pythonapi)
@@ -94,33 +90,14 @@ _rename_capsule = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char
     ("PyCapsule_SetName", ctypes.pythonapi)
 )
 
-# The objects that each exported structure keeps alive, by the structure's address.
-_exported: dict[int, tuple[Any, ...]] = {}
+# The import of a tensor renames its capsule, which keeps the address of the name.
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_USED_NAME))
 
 
-# Tensors may be released at the end of the interpreter, when this module is already cleared. So the
-# functions that are called then get what they need as default arguments, and are never freed.
-def _drop_export(address: int, exported: dict[int, tuple[Any, ...]] = _exported) -> None:
-    exported.pop(address, None)
+class _Carrier(np.ndarray[Any, np.dtype[np.uint8]]):
+    """The array that numpy exports, and keeps alive; its attribute is what we export."""
 
-
-def _destroy(
-    capsule: int,
-    is_valid: Callable[..., Any] = _capsule_is_valid,
-    pointer: Callable[..., Any] = _capsule_pointer,
-    drop_export: Callable[[int], None] = _drop_export,
-) -> None:
-    if is_valid(capsule, b"dltensor"):  # the capsule was not consumed
-        drop_export(pointer(capsule, b"dltensor"))
-
-
-_DELETE_EXPORT = _DELETER(_drop_export)
-_DESTROY_CAPSULE = _DESTRUCTOR(_destroy)
-# Capsules hold only pointers to these objects, so they must never be freed.
-_DELETER_ADDRESS = ctypes.cast(_DELETE_EXPORT, ctypes.c_void_p).value or 0
-_DESTRUCTOR_ADDRESS = ctypes.cast(_DESTROY_CAPSULE, ctypes.c_void_p).value or 0
-for _needed in (_DELETE_EXPORT, _DESTROY_CAPSULE, _UNUSED_NAME, _USED_NAME):
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_needed))
+    kept: tuple[Any, ...]
 
 
 def device_of(array: NDArray[Any] | DeviceArray) -> tuple[int, int]:
@@ -158,27 +135,24 @@ def export_capsule(owner: object, array: NDArray[Any] | DeviceArray) -> Any:
         if isinstance(array, DeviceArray)
         else (array.ctypes.data, CPU_DEVICE)
     )
-    shape = array.shape
-    layout, memory_type = _export_layout(len(shape))
-    memory = memory_type()
-    address = ctypes.addressof(memory)
-    layout.pack_into(
-        memory,
+    ndim = len(array.shape)
+    shape = (ctypes.c_int64 * ndim)(*array.shape)
+    carrier = _Carrier(0, np.uint8)
+    carrier.kept = (shape, array, owner)
+    capsule = carrier.__dlpack__()
+    _TENSOR.pack_into(
+        _TensorMemory.from_address(_capsule_pointer(id(capsule), _UNUSED_NAME)),
         0,
         address_of_data,
         *device,
-        len(shape),
+        ndim,
         *kind,
         1,  # lanes
-        address + _MANAGED.size,
+        ctypes.addressof(shape),
         0,  # no strides: it is contiguous
         0,
-        0,
-        _DELETER_ADDRESS,
-        *shape,
     )
-    _exported[address] = (memory, array, owner)
-    return _new_capsule(address, _UNUSED_NAME, _DESTRUCTOR_ADDRESS)
+    return capsule
 
 
 def import_array(source: Any) -> NDArray[Any]:
@@ -235,15 +209,9 @@ class _ForeignMemory:
         self._deleter = deleter  # 0: there is none
         self.__array_interface__: dict[str, Any] = {}
 
-    def __del__(
-        self,
-        as_function: Callable[..., Any] = _DELETER,
-        own_deleter: int = _DELETER_ADDRESS,
-        drop_export: Callable[[int], None] = _drop_export,
-    ) -> None:
-        if self._deleter == own_deleter:
-            drop_export(self._address)
-        elif self._deleter:
+    # It may be called at the end of the interpreter, when this module is already cleared.
+    def __del__(self, as_function: Callable[..., Any] = _DELETER) -> None:
+        if self._deleter:
             as_function(self._deleter)(self._address)
 
 
