@@ -18,6 +18,7 @@ from pytriton.protocol.generate import (
     encode_generate_response,
     parse_generate,
 )
+from pytriton.protocol.kserve_response import encode_large_generate_response
 from tests.wire.specs import ADD_SUB, model_spec, single, tensor_spec
 
 # Every text of an error is compared with the real Triton's in tests/differential.
@@ -56,6 +57,75 @@ def test_member_that_is_ignored_is_refused_with_the_nearest_input(member, hint):
         f"model '{spec.name}' has no input '{member}'{hint} Its inputs are: name, excited"
     )
     assert parse({"name": "Ada", member: True}, spec).parameters == {member: True}
+
+
+def annotated(dtype, dims, max_batch_size=0, nullable=()):
+    """A function with annotations, with an optional input and an output of this type."""
+    batched = max_batch_size > 0
+    given = tensor_spec("IN", dtype, dims, batched=batched, optional=True)
+    spec = model_spec(given, max_batch_size=max_batch_size)
+    output = tensor_spec("OUT", dtype, dims, batched=batched)
+    return msgspec.structs.replace(
+        spec, outputs={"OUT": output}, takes_parameters=False, nullable=nullable
+    )
+
+
+TEXTS = [b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize(
+    "dims, shape, expected",
+    [
+        ((1,), (1,), "a"),
+        ((-1,), (1,), ["a"]),
+        ((-1,), (2,), ["a", "b"]),
+        ((-1,), (0,), []),
+        ((-1, -1), (1, 1), [["a"]]),
+        ((-1, -1), (2, 2), [["a", "b"], ["c", "d"]]),
+        ((-1, -1), (2, 0), [[], []]),
+        ((2, 1, 2), (2, 1, 2), [[["a", "b"]], [["c", "d"]]]),
+    ],
+)
+@pytest.mark.parametrize("rows", [0, 1])
+@pytest.mark.parametrize("write", [encode_generate_response, encode_large_generate_response])
+def test_type_of_an_answer_is_what_the_annotation_says(dims, shape, expected, rows, write):
+    count = int(np.prod(shape))
+    spec = annotated(dtypes.BYTES, dims, 8 * rows)
+    shape = (rows, *shape) if rows else shape
+    output = InferTensor("OUT", dtypes.BYTES, shape, dtypes.encode_bytes(TEXTS[:count]))
+    body = write(InferResponse("model", "1", "", [output]), spec)
+
+    assert json.loads(body if type(body) is bytes else b"".join(body))["OUT"] == expected
+
+
+@pytest.mark.parametrize("count", [4, 100])
+@pytest.mark.parametrize("number", [1.5, math.inf])
+@pytest.mark.parametrize("write", [encode_generate_response, encode_large_generate_response])
+def test_numbers_are_nested_as_annotated(count, number, write):
+    array = np.full((count, 2), number)
+    spec = annotated(dtypes.FP64, (-1, 2))
+    output = InferTensor("OUT", dtypes.FP64, array.shape, array.tobytes())
+    body = write(InferResponse("model", "1", "", [output]), spec)
+
+    assert json.loads(body if type(body) is bytes else b"".join(body))["OUT"] == array.tolist()
+
+
+def test_several_rows_are_a_list_of_what_one_row_is():
+    array = np.arange(3.0)
+    output = InferTensor("OUT", dtypes.FP64, (3, 1), array.tobytes())
+    body = encode_generate_response(
+        InferResponse("model", "1", "", [output]), annotated(dtypes.FP64, (1,), 8)
+    )
+
+    assert json.loads(body)["OUT"] == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("null", [None, [None]])
+@pytest.mark.parametrize("dtype", [dtypes.FP64, dtypes.BYTES, dtypes.BOOL])
+def test_null_is_none_where_the_type_says_so(dtype, null):
+    assert parse({"IN": null}, annotated(dtype, (1,), nullable=("IN",))).inputs == {}
+    with pytest.raises(InvalidArgumentError, match=r"got (a list with )?null"):
+        parse({"IN": null}, annotated(dtype, (1,)))
 
 
 def test_function_without_parameters_takes_an_id_a_sequence_and_named_parameters():
@@ -143,7 +213,7 @@ def test_outputs_become_members():
     text = InferTensor("text", dtypes.BYTES, (1, 1), dtypes.encode_bytes([b"hi"]))
     outputs = [text, output("n", [1, 2], dtypes.INT32), output("none", [], dtypes.FP32)]
 
-    body = encode_generate_response(InferResponse("model", "1", "x", outputs, {"p": True}))
+    body = encode_generate_response(InferResponse("model", "1", "x", outputs, {"p": True}), ADD_SUB)
 
     assert json.loads(body) == {
         "model_name": "model",
@@ -159,7 +229,7 @@ def test_outputs_become_members():
 def test_single_special_value_is_a_member_too():
     outputs = [output("x", [math.nan], dtypes.FP32)]
 
-    body = encode_generate_response(InferResponse("model", "1", "", outputs))
+    body = encode_generate_response(InferResponse("model", "1", "", outputs), ADD_SUB)
 
     assert b'"x":NaN' in body
 

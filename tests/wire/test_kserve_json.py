@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import struct
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ from pytriton.protocol.kserve_json import (
     parse_header_length,
     parse_infer,
 )
-from tests.wire.specs import ADD_SUB, single
+from tests.wire.specs import ADD_SUB, model_spec, single, tensor_spec
 
 # Every text of an error is compared with the real Triton's in tests/differential.
 
@@ -241,3 +242,19 @@ def test_any_document_is_parsed_or_refused_with_an_error_of_ours(document):
     except ServerError:
         return
     assert request.model_name == "model"
+
+
+@pytest.mark.parametrize("dtype", [dtypes.FP64, dtypes.BYTES])
+def test_null_is_none_where_the_type_says_so(dtype):
+    given = tensor_spec("IN", dtype, (1,), batched=False, optional=True)
+    other = tensor_spec("OTHER", dtypes.FP32, (1,), batched=False)
+    spec = msgspec.structs.replace(model_spec(given, other), takes_parameters=False)
+    nullable = msgspec.structs.replace(spec, nullable=("IN",))
+    null = {"name": "IN", "datatype": dtype.name, "shape": [1], "data": [None]}
+    number = {"name": "OTHER", "datatype": "FP32", "shape": [1], "data": [2]}
+    body = json.dumps({"id": "x", "inputs": [null, number]}).encode()
+
+    request, _ = parse_infer(body, None, nullable)
+    assert (request.id, list(request.inputs)) == ("x", ["OTHER"])
+    with pytest.raises(InvalidArgumentError, match="input 'IN'"):
+        parse_infer(body, None, spec)

@@ -17,6 +17,7 @@ from pytriton.protocol.kserve_response import (
     encode_large_generate_response,
     encode_large_infer_response,
 )
+from tests.wire.specs import ADD_SUB
 
 
 @pytest.fixture(autouse=True)
@@ -97,8 +98,8 @@ def test_classes_and_mixed_forms_are_written_as_usual():
 def test_generate_response_is_written_as_usual(outputs, parameters):
     response = InferResponse("m", "1", "x", outputs, parameters)
 
-    usual = outcome(encode_generate_response, response)
-    large = outcome(encode_large_generate_response, response)
+    usual = outcome(encode_generate_response, response, ADD_SUB)
+    large = outcome(encode_large_generate_response, response, ADD_SUB)
 
     assert (b"".join(large) if isinstance(large, list) else large) == usual
 

@@ -157,7 +157,7 @@ def test_answers_of_an_annotated_function_fit_their_schema(shape, values, max_ba
     array = np.array(values, np.float32).reshape(shape)
     rows = array[None] if max_batch_size else array
     output = InferTensor("y", dtypes.FP32, rows.shape, rows.tobytes())
-    answer = json.loads(encode_generate_response(InferResponse("m", "1", "", [output])))
+    answer = json.loads(encode_generate_response(InferResponse("m", "1", "", [output]), spec))
     document = document_of(spec)
 
     operation = document["paths"]["/v2/models/m/generate"]["post"]

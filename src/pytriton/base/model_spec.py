@@ -188,6 +188,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     is_idempotent: bool = False  # requests may run again if their instance is lost unanswered
     no_instance_timeout_s: float = 0.0  # how long requests wait without any instance; 0: no limit
     documentation: Documentation = Documentation()  # what its author says of it
+    nullable: tuple[str, ...] = ()  # inputs that JSON's null leaves out, as their type has None
     identifier: str = ""  # how the engine tells it from all others; made of the two names
 
     def __post_init__(self) -> None:

@@ -117,6 +117,7 @@ class ServerLink:
                     model.ray,
                     model.takes_parameters,
                     model.documentation,
+                    model.nullable,
                 ),
                 [sock.fileno() for sock in sockets],
             )

@@ -127,16 +127,18 @@ def bound_model(given: BindArguments, count: int | None = None) -> BoundModel:
     declared = _declaration(function)
     inputs, outputs, config = given.inputs, given.outputs, given.config
     examples: Mapping[str, Any] = {}
+    nullable: tuple[str, ...] = ()
     # An annotated function is called with values for its inputs, and with nothing else.
     takes_parameters = inputs is not None and outputs is not None
     if inputs is None or outputs is None:
-        function, inputs, outputs, config, examples = served.served_model(
+        function, inputs, outputs, config, examples, nullable = served.served_model(
             function, inputs, outputs, config, count
         )
     version, strict = given.version_and_strictness(declared)
     model = BoundModel(name, function, inputs, outputs, version, config, strict=strict)
     model.examples = examples
     model.takes_parameters = takes_parameters
+    model.nullable = nullable
     model.documentation = _documentation(given.name_and_function()[1], examples)
     return model
 
@@ -158,17 +160,19 @@ def _ray_model(given: BindArguments, instances: Ray) -> RayModel:
     inputs, outputs, config = given.inputs, given.outputs, given.config
     source = GivenFunction(str(reference), import_paths(), inputs, outputs)
     examples: Mapping[str, Any] = {}
+    nullable: tuple[str, ...] = ()
     # An annotated function is called with values for its inputs, and with nothing else.
     takes_parameters = inputs is not None and outputs is not None
     if inputs is None or outputs is None:
         function = _importable(reference)
-        _, inputs, outputs, config, examples = _described(
+        _, inputs, outputs, config, examples, nullable = _described(
             function, reference, inputs, outputs, config
         )
     version, strict = given.version_and_strictness(_declaration(function))
     model = RayModel(name, source, inputs, outputs, version, config, instances, strict=strict)
     model.examples = examples
     model.takes_parameters = takes_parameters
+    model.nullable = nullable
     model.documentation = _documentation(function, examples)
     return model
 

@@ -3,7 +3,8 @@
 
 In a request, keys that are names of inputs have tensors, others have request parameters; for a
 sequence model, `sequence_id`, `sequence_start` and `sequence_end` are those of infer requests. In a
-response each output is a member; an output with one element is a plain value.
+response each output is a member; an output with one element is a plain value, but for annotated
+functions, whose annotations say what is a value and what a list.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import orjson
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError
@@ -19,6 +21,7 @@ from pytriton.base.request_words import came_words, no_json, unknown_input, wron
 from pytriton.protocol.json_text import (
     access_error,
     dump_json,
+    dump_json_leniently,
     load_members,
     names_in,
     parameter_value,
@@ -105,7 +108,7 @@ def _refuse_unknown(key: str, spec: ModelSpec) -> None:
     raise unknown_input(utf8(key, "inputs"), spec)
 
 
-def encode_generate_response(response: InferResponse) -> bytes:
+def encode_generate_response(response: InferResponse, spec: ModelSpec) -> bytes:
     """Encode a response as one flat JSON object.
 
     Raises:
@@ -113,9 +116,47 @@ def encode_generate_response(response: InferResponse) -> bytes:
     """
     members = generate_members(response)
     for tensor in response.outputs:
-        elements = json_from_tensor(tensor)
-        members[tensor.name] = elements[0] if prod(tensor.shape) == 1 else elements
+        members[tensor.name] = nested_json(tensor, answer_shape(tensor, spec))
     return orjson.dumps(members, None, _OPTIONS)
+
+
+def answer_shape(tensor: InferTensor, spec: ModelSpec) -> tuple[int, ...]:
+    """Returns the shape of an output in JSON: none for a plain value, more sizes for nested lists.
+
+    That of an annotated function is what the annotation says, whatever the values are; a single row
+    of a batch is as without batching. Triton's are flat, and one element is a plain value.
+    """
+    shape = tensor.shape
+    if not spec.is_annotated:
+        count = prod(shape)
+        return () if count == 1 else (count,)
+    if spec.max_batch_size and shape[:1] == (1,):
+        shape = shape[1:]
+    expected = spec.outputs.get(tensor.name)
+    return shape[:-1] if expected is not None and expected.dims == (1,) else shape
+
+
+def nested_json(tensor: InferTensor, shape: tuple[int, ...]) -> Any:
+    """Returns the elements of an output for orjson, as lists of a shape.
+
+    Raises:
+        ServerError: The output cannot be encoded as JSON.
+    """
+    elements = json_from_tensor(tensor)
+    if not shape:
+        return elements[0]
+    if len(shape) == 1:
+        return elements
+    if isinstance(elements, np.ndarray):
+        return elements.reshape(shape)
+    if isinstance(elements, orjson.Fragment):  # large, with a NaN or an infinity
+        array = np.frombuffer(tensor.data, tensor.dtype.numpy).reshape(shape)
+        return orjson.Fragment(dump_json_leniently(array.tolist()))
+    if 0 in shape:
+        return np.empty(shape).tolist()
+    for size in reversed(shape[1:]):
+        elements = [elements[at : at + size] for at in range(0, len(elements), size)]
+    return elements
 
 
 def generate_members(response: InferResponse) -> dict[str, Any]:
@@ -173,6 +214,8 @@ def _read_member(key: str, value: Any, request: InferRequest, spec: ModelSpec) -
     try:
         shape, data = _read_elements(value, expected, spec)
     except ServerError:
+        if key in spec.nullable and (value is None or value == [None]):
+            return
         if spec.is_annotated and type(value) is not PackedElements:
             raise wrong_value(expected, value, spec) from None
         raise

@@ -147,6 +147,10 @@ def request_from_document(
     try:
         end = _read_inputs(document.inputs, body, header_length, request, read_data)
     except ServerError as error:
+        given = [each for each in document.inputs if not _is_null(each, spec)]
+        if len(given) < len(document.inputs):
+            left = msgspec.structs.replace(document, inputs=given)
+            return request_from_document(left, body, header_length, spec, model_version, read_data)
         if spec.is_annotated:
             raise _input_error(document.inputs, spec, error) from None
         raise
@@ -256,6 +260,11 @@ def _document_error(text: Buffer, spec: ModelSpec, error: ServerError) -> Server
         f"plain values, such as those of {', '.join(spec.inputs) or 'no input'}, to "
         f"/v2/models/{spec.name}/generate"
     )
+
+
+def _is_null(entry: InputDocument, spec: ModelSpec) -> bool:
+    """Returns whether an input is null, which stands for no input if its type has None."""
+    return entry.name in spec.nullable and entry.data in (None, [None])
 
 
 def _input_error(entries: list[InputDocument], spec: ModelSpec, error: ServerError) -> ServerError:

@@ -16,7 +16,7 @@ import orjson
 from pytriton.base import dtypes
 from pytriton.base.messages import InferTensor
 from pytriton.protocol.classification import classify
-from pytriton.protocol.generate import generate_members
+from pytriton.protocol.generate import answer_shape, generate_members, nested_json
 from pytriton.protocol.json_text import dump_json, dump_json_leniently
 from pytriton.protocol.tensor_json import json_from_tensor, refuse_output_size
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import InferResponse
+    from pytriton.base.model_spec import ModelSpec
     from pytriton.protocol.kserve_json import OutputFormat
 
 _dumps, _NUMPY = orjson.dumps, orjson.OPT_SERIALIZE_NUMPY
@@ -123,7 +124,7 @@ def encode_large_infer_response(
     return length, [*header, *binary]
 
 
-def encode_large_generate_response(response: InferResponse) -> list[bytes]:
+def encode_large_generate_response(response: InferResponse, spec: ModelSpec) -> list[bytes]:
     """Like `pytriton.protocol.generate.encode_generate_response`, but in many parts.
 
     Raises:
@@ -134,19 +135,21 @@ def encode_large_generate_response(response: InferResponse) -> list[bytes]:
         parts += (orjson.dumps(key), b":")
         if not isinstance(value, InferTensor):
             parts.append(orjson.dumps(value))
-        elif prod(value.shape) == 1:
-            parts.append(orjson.dumps(json_from_tensor(value)[0], None, _OPTIONS))
         else:
-            parts += _array(value)
+            shape = answer_shape(value, spec)
+            if shape and 0 not in shape:
+                parts += _array(value, shape)
+            else:
+                parts.append(orjson.dumps(nested_json(value, shape), None, _OPTIONS))
         parts.append(b",")
     parts[-1] = b"}"
     return parts
 
 
-def _array(tensor: InferTensor) -> list[bytes]:
-    """Encode the elements of an output as parts of a JSON array."""
+def _array(tensor: InferTensor, shape: tuple[int, ...] = ()) -> list[bytes]:
+    """Encode the elements of an output as parts of a JSON array, which is flat without a shape."""
     parts = [b"["]
-    for piece in _pieces(tensor):
+    for piece in _pieces(tensor, shape[1:]):
         parts += (piece, b",")
     if len(parts) == 1:
         return [b"[]"]
@@ -154,27 +157,33 @@ def _array(tensor: InferTensor) -> list[bytes]:
     return parts
 
 
-def _pieces(tensor: InferTensor) -> Iterator[bytes]:
-    """Yields encoded elements, several at a time, with commas between them."""
+def _pieces(tensor: InferTensor, inner: tuple[int, ...]) -> Iterator[bytes]:
+    """Yields encoded elements, several at a time, with commas between them.
+
+    Each is a list of the shape `inner`, if that is not empty.
+    """
     count = prod(tensor.shape)
+    each = prod(inner)
+    most = max(1, _PIECE_ELEMENTS // each) * each
     if tensor.dtype is dtypes.BYTES:
-        yield from _string_pieces(tensor, count)
+        yield from _string_pieces(tensor, count, inner, most)
         return
     size = tensor.dtype.itemsize
     if len(tensor.data) != count * size:
         refuse_output_size(tensor)
     data = memoryview(tensor.data)
     is_finite = _is_finite(tensor)
-    for start in range(0, count, _PIECE_ELEMENTS):
-        end = min(count, start + _PIECE_ELEMENTS)
+    for start in range(0, count, most):
+        end = min(count, start + most)
+        shape = ((end - start) // each, *inner)
         piece = InferTensor(
             tensor.name, tensor.dtype, (end - start,), data[start * size : end * size]
         )
         if is_finite:
-            yield orjson.dumps(json_from_tensor(piece), None, _OPTIONS)[1:-1]
+            yield orjson.dumps(nested_json(piece, shape), None, _OPTIONS)[1:-1]
         else:
-            values = np.frombuffer(piece.data, piece.dtype.numpy).tolist()
-            yield dump_json_leniently(values)[1:-1]
+            values = np.frombuffer(piece.data, piece.dtype.numpy).reshape(shape)
+            yield dump_json_leniently(values.tolist())[1:-1]
 
 
 def _is_finite(tensor: InferTensor) -> bool:
@@ -185,13 +194,15 @@ def _is_finite(tensor: InferTensor) -> bool:
     return all(np.isfinite(array[at : at + _PIECE_ELEMENTS]).all() for at in steps)
 
 
-def _string_pieces(tensor: InferTensor, count: int) -> Iterator[bytes]:
+def _string_pieces(
+    tensor: InferTensor, count: int, inner: tuple[int, ...], most: int
+) -> Iterator[bytes]:
     found = 0
     try:
-        for start, end, number in dtypes.bytes_runs(tensor.data, _PIECE_ELEMENTS):
+        for start, end, number in dtypes.bytes_runs(tensor.data, most):
             data = memoryview(tensor.data)[start:end]
             piece = InferTensor(tensor.name, tensor.dtype, (number,), data)
-            yield orjson.dumps(json_from_tensor(piece))[1:-1]
+            yield orjson.dumps(nested_json(piece, (number // prod(inner), *inner)))[1:-1]
             found += number
     except ValueError:
         refuse_output_size(tensor)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -349,7 +348,10 @@ def _generate_response(spec: ModelSpec) -> Schema:
 
 
 def _input_member(tensor: ModelTensor, spec: ModelSpec) -> Schema:
-    schema = _member(tensor, spec) | _described(tensor, spec)
+    schema = _member(tensor, spec)
+    if tensor.name in spec.nullable:
+        schema = {"anyOf": [schema, {"type": "null"}]}
+    schema |= _described(tensor, spec)
     examples = spec.documentation.examples
     if tensor.name in examples:
         value = examples[tensor.name]
@@ -364,27 +366,35 @@ def _member(tensor: ModelTensor, spec: ModelSpec) -> Schema:
     """
     element = _ELEMENTS[tensor.dtype.name]
     if spec.is_annotated and not spec.max_batch_size:
-        if tensor.dims in ((), (1,)):
-            return dict(element)
-        schema: Schema = element
-        for size in reversed(tensor.dims):
-            sizes = {} if size < 0 else {"minItems": size, "maxItems": size}
-            schema = {"type": "array", "items": schema, **sizes}
+        schema = _annotated_member(tensor)
+        if "items" not in schema:
+            return schema
         # Also as one flat list, in the order of the elements.
         flat = {"type": "array", "items": element}
         return schema if len(tensor.dims) == 1 else {"anyOf": [schema, flat]}
     return {"anyOf": [element, {"type": "array", "items": element}]}
 
 
+def _annotated_member(tensor: ModelTensor) -> Schema:
+    """Returns the schema of a tensor as its annotation says: one value, or lists."""
+    schema: Schema = dict(_ELEMENTS[tensor.dtype.name])
+    if tensor.dims == (1,):
+        return schema
+    for size in reversed(tensor.dims):
+        sizes = {} if size < 0 else {"minItems": size, "maxItems": size}
+        schema = {"type": "array", "items": schema, **sizes}
+    return schema
+
+
 def _output_member(tensor: ModelTensor, spec: ModelSpec) -> Schema:
-    """Returns the schema of an output: lists are flat, and a list of one value is that value."""
+    """Returns the schema of an output: as annotated; else lists are flat, unless of one value."""
+    if spec.is_annotated:
+        schema = _annotated_member(tensor)
+        if not spec.max_batch_size:
+            return schema
+        return {"anyOf": [schema, {"type": "array", "items": schema}]}  # one row, or several
     element = _ELEMENTS[tensor.dtype.name]
-    if not spec.is_annotated or spec.max_batch_size or -1 in tensor.dims:
-        return {"anyOf": [element, {"type": "array", "items": element}]}
-    count = math.prod(tensor.dims)
-    if count == 1:
-        return dict(element)
-    return {"type": "array", "items": element, "minItems": count, "maxItems": count}
+    return {"anyOf": [element, {"type": "array", "items": element}]}
 
 
 def _shared_schemas() -> dict[str, Schema]:

@@ -219,6 +219,7 @@ class AnyModel:
         takes_parameters: Whether its function gets the parameters of requests.
         line_source: Takes what its callables print and log, if its server keeps that.
         documentation: What its author says of it.
+        nullable: Inputs that are None if a request has null for them.
         start_timeout_s: How long its instances may take to start, beyond the usual.
     """
 
@@ -232,6 +233,7 @@ class AnyModel:
         self.takes_parameters: bool = True
         self.line_source: LineSource | None = None
         self.documentation = Documentation()
+        self.nullable: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[str, int]:

@@ -326,6 +326,7 @@ class AnnotatedModel(NamedTuple):
     outputs: list[Tensor]
     config: ModelConfig
     examples: dict[str, Any]  # values for inputs, as JSON has them
+    nullable: tuple[str, ...]  # inputs that are None without a value
 
 
 def served_model(
@@ -368,8 +369,7 @@ def served_model(
         for candidate in candidates
         for instance in instances_of(candidate, count)
     ]
-    examples = _examples(signature)
-    return AnnotatedModel(callables, signature.inputs, signature.outputs, settings, examples)
+    return _annotated_model(callables, signature, settings)
 
 
 def described_model(
@@ -382,7 +382,17 @@ def described_model(
     signature = _signature(function, inputs, outputs)
     declaration = declaration_of(function) or ModelDeclaration()
     settings = _settings(signature, config or declaration.model_config())
-    return AnnotatedModel([], signature.inputs, signature.outputs, settings, _examples(signature))
+    return _annotated_model([], signature, settings)
+
+
+def _annotated_model(
+    callables: list[InferFunc], signature: CallableSignature, settings: ModelConfig
+) -> AnnotatedModel:
+    fields = [field for argument in signature.arguments for field in argument.fields]
+    nullable = tuple(each.name for each in fields if each.is_optional and each.default is None)
+    return AnnotatedModel(
+        callables, signature.inputs, signature.outputs, settings, _examples(signature), nullable
+    )
 
 
 def _common_signature(

@@ -81,6 +81,7 @@ class Bind(msgspec.Struct, tag="bind", array_like=True):
     ray: RayInstances | None = None  # None: its instances are in the binding process
     takes_parameters: bool = True  # False: the function gets the inputs of a request only
     documentation: Documentation = Documentation()  # what its author says of it
+    nullable: tuple[str, ...] = ()  # inputs that are None if a request has null for them
 
 
 class Unbind(msgspec.Struct, tag="unbind", array_like=True):

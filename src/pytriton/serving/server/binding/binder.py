@@ -79,6 +79,7 @@ class BoundSpec(NamedTuple):
             spec,
             takes_parameters=message.takes_parameters,
             documentation=message.documentation,
+            nullable=message.nullable,
         )
         return cls(config, spec)
 

@@ -49,6 +49,7 @@ class ParsedModel(msgspec.Struct, frozen=True, array_like=True):
     takes_parameters: bool = True  # False: unknown members are refused, and in other words
     max_batch_size: int = 0
     is_sequence: bool = False
+    nullable: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, spec: ModelSpec) -> ParsedModel:
@@ -64,6 +65,7 @@ class ParsedModel(msgspec.Struct, frozen=True, array_like=True):
             spec.takes_parameters,
             spec.max_batch_size,
             spec.sequence is not None,
+            spec.nullable,
         )
 
     def spec(self) -> ModelSpec:
@@ -83,6 +85,7 @@ class ParsedModel(msgspec.Struct, frozen=True, array_like=True):
             batcher=None,
             sequence=SequenceSpec() if self.is_sequence else None,
             takes_parameters=self.takes_parameters,
+            nullable=self.nullable,
         )
 
 

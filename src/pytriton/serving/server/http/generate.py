@@ -85,12 +85,13 @@ class GenerateExchange(EngineExchange):
     def _answer(self, response: InferResponse) -> None:
         if has_large_output(response):
             self._service.bodies.write_in_thread(
-                partial(encode_large_generate_response, response),
+                partial(encode_large_generate_response, response, self._model.spec),
                 partial(self._connection.respond, 200),
                 partial(respond_server_error, self._connection),
             )
         else:
-            self._connection.respond(200, (encode_generate_response(response),))
+            body = encode_generate_response(response, self._model.spec)
+            self._connection.respond(200, (body,))
         self._is_answered = True
 
 
@@ -209,9 +210,10 @@ class GenerateEvents(EventStream):
     __slots__ = ()
 
     def _write(self, response: InferResponse) -> bytes:
+        spec = self._model.spec
         if has_large_output(response):
-            return encode_event(b"".join(encode_large_generate_response(response)))
-        return encode_event(encode_generate_response(response))
+            return encode_event(b"".join(encode_large_generate_response(response, spec)))
+        return encode_event(encode_generate_response(response, spec))
 
 
 def accepts_events(headers: dict[bytes, bytes]) -> bool:
