@@ -2,9 +2,10 @@
 """Exchanges tensors with other libraries by DLPack; the memory is shared, also that of a GPU.
 
 numpy supports DLPack too, but neither bfloat16, GPUs nor capsules, and its capsules keep the array
-alive, while ours keep the `Tensor` alive. So this module knows the C structures of the standard. What
-is exported is a structure of numpy with other contents: libraries release it by numpy's C function.
-They may do so while an exception is raised, which a function of Python by ctypes would replace.
+alive, while ours keep the `Tensor` alive. So this module knows the C structures of the standard.
+
+What is exported is a structure of numpy with other contents: libraries release it by numpy's C
+function. They may do so while an exception is raised, which a function of Python would replace.
 """
 
 from __future__ import annotations
