@@ -30,6 +30,7 @@ from pytriton.inprocess import TritonError as TritonError
 from pytriton.inprocess import UnavailableError as UnavailableError
 from pytriton.inprocess import UnknownError as UnknownError
 from pytriton.inprocess import UnsupportedError as UnsupportedError
+from tritonserver import _api as _api  # programs say tritonserver._api after this import alone
 
 
 def __getattr__(name: str) -> str:

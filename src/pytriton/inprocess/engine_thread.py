@@ -63,6 +63,7 @@ _levels: list[int] = []  # those of all open logs
 class ServerLog:
     """Writes what the package logs in Triton's format, if the settings ask for any of it.
 
+    Without a file it is standard error, as with Triton: standard output is the program's.
     Servers of one process share the package's loggers, so the log of each has the lines of all.
     """
 
@@ -78,7 +79,7 @@ class ServerLog:
         if self._options.file:
             self._handler = LogFile(self._options.file, logging.Formatter())
         else:
-            self._handler = ConsoleHandler(sys.stdout, sys.stdout)
+            self._handler = ConsoleHandler(sys.stderr, sys.stderr)
         self._handler.use(switches, formatter_factory(switches))
         _levels.append(switches.lowest_level)
         _LOGGER.setLevel(min(_levels))

@@ -71,7 +71,7 @@ class Options:
         model_load_retry_count: How often a load that failed is tried again.
         model_namespacing: Whether models of several repositories may have the same name.
         enable_peer_access: Has no effect.
-        log_file: The file for the log; None: standard output.
+        log_file: The file for the log; None: standard error.
         log_info: Whether information is logged; then warnings are, too.
         log_warn: Whether warnings are logged; then errors are, too.
         log_error: Whether errors are logged.
