@@ -21,6 +21,7 @@ from pytriton.runtime.native_backend.records import INPUT_WORDS, InputWord, Requ
 from pytriton.runtime.native_backend.requests import BackendRequests, RequestFunctions
 from pytriton.runtime.native_backend.responses import BackendResponses
 from pytriton.runtime.native_backend.server_objects import Errors, Names
+from pytriton.runtime.python_backend.mailbox import LoopReader
 from pytriton.runtime.transport.frames import Execute
 from pytriton.runtime.transport.payload import Payload, Received
 from pytriton.runtime.transport.refs import TensorRef
@@ -83,7 +84,8 @@ class PlainRig:
         }
         callbacks = Callbacks(functions, self.errors, lambda name, error: self.faults.append(error))
         self._kept = callbacks
-        runs = NativeRuns(self.outbox, None, is_decoupled=False, is_batching=is_batching)  # type: ignore[arg-type]
+        reader = LoopReader(None)
+        runs = NativeRuns(self.outbox, reader, is_decoupled=False, is_batching=is_batching)
         self.open = runs.open
 
         def call(instance: int, address: int, count: int) -> int:

@@ -33,7 +33,6 @@ _MEMBERSHIP = pathlib.Path("/proc/self/cgroup")
 PACKAGE = "pytriton"
 _INTERFACE = "nvidia-pytriton"
 _INTERFACE_VERSION = "0.7.0"
-_INDIRECT_PACKAGES = ("grpcio", "protobuf")  # required by tritonclient; their versions are useful
 _OPTIONAL = ("torch",)
 _OPTIONAL_EXTRA = "extra == 'telemetry'"
 _REQUIREMENT = re.compile(
@@ -157,8 +156,6 @@ def package_findings() -> Iterator[Finding]:
             optional.append(name)
         elif "extra ==" not in marker and _is_for_this_python(marker):
             yield _package_finding(name, least)
-    for name in _INDIRECT_PACKAGES:
-        yield _package_finding(name)
     for name in optional:
         version = version_of(name)
         text = "not installed, which is fine: it is optional"
