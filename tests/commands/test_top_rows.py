@@ -9,9 +9,9 @@ import pytest
 
 from pytriton.tools.commands.top import view
 from pytriton.tools.commands.top.rows import (
-    Order,
     RateHistory,
     Row,
+    RowOrder,
     next_order,
     ordered,
     quantile,
@@ -202,13 +202,13 @@ def test_rows_are_sorted_and_filtered():
     def names(order, name_filter=""):
         return [row.name for row in ordered(rows, order, name_filter)]
 
-    assert names(Order.NAME) == ["Aa", "b", "c"]
-    assert names(Order.REQUESTS) == ["Aa", "b", "c"]
-    assert names(Order.LATENCY) == ["c", "b", "Aa"]
-    assert names(Order.ERRORS)[0] == "c"
-    assert names(Order.QUEUE)[0] == "Aa"
-    assert names(Order.NAME, "a") == ["Aa"]
-    assert next_order(Order.LATENCY) is Order.NAME
+    assert names(RowOrder.NAME) == ["Aa", "b", "c"]
+    assert names(RowOrder.REQUESTS) == ["Aa", "b", "c"]
+    assert names(RowOrder.LATENCY) == ["c", "b", "Aa"]
+    assert names(RowOrder.ERRORS)[0] == "c"
+    assert names(RowOrder.QUEUE)[0] == "Aa"
+    assert names(RowOrder.NAME, "a") == ["Aa"]
+    assert next_order(RowOrder.LATENCY) is RowOrder.NAME
 
 
 def test_history_keeps_rates_of_all_and_of_each():
@@ -268,7 +268,7 @@ KEYS = [("a", "1"), ("b", "1"), ("c", "1")]
         ([ENTER, ESCAPE], {"screen": TopScreen.TABLE}),
         (["?"], {"screen": TopScreen.HELP}),
         (["?", "q"], {"is_over": True}),
-        (["s", "s"], {"order": Order.ERRORS}),
+        (["s", "s"], {"order": RowOrder.ERRORS}),
         (["p"], {"is_paused": True}),
         (["p", "p"], {"is_paused": False}),
         (["/", "q", "x", "backspace"], {"name_filter": "q", "is_typing": True, "is_over": False}),

@@ -13,7 +13,7 @@ import pytest
 from pytriton.runtime.native_backend import machine_code
 from pytriton.runtime.native_backend.api_table import FUNCTIONS, prototype
 from pytriton.runtime.native_backend.machine_code import ProcessAddresses
-from pytriton.runtime.native_backend.memory import Kept, field_address, put_field, text, word
+from pytriton.runtime.native_backend.memory import KeptRecords, field_address, put_field, text, word
 from pytriton.runtime.native_backend.records import (
     BACKEND_GETTERS,
     INPUT_WORDS,
@@ -38,7 +38,7 @@ class Rig:
     """A stub library with machine code whose slots lead to a function that says so."""
 
     def __init__(self, folder):
-        self.kept = Kept()
+        self.kept = KeptRecords()
         names = Names()
         self.is_verbose = self.kept.words(0)
         self.computed_ns = self.kept.words(0, 0)

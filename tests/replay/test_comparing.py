@@ -8,7 +8,7 @@ import pytest
 
 from pytriton.client.kserve.records import NamedArray, PlainTensor
 from pytriton.protocol.recording import Exchange, RecordedResponse, RecordedTensor
-from pytriton.tools.replay.comparing import SOME_ERROR, Answers, Tolerance, differences
+from pytriton.tools.replay.comparing import SOME_ERROR, ReplayedAnswers, Tolerance, differences
 
 NAN, INF = np.float32(np.nan), np.float32(np.inf)
 
@@ -31,7 +31,7 @@ def exchange_of(*responses, error=None):
 
 def found_between(expected, got, datatype="FP32", tolerance=None):
     exchange = exchange_of([NamedArray("y", datatype, expected)])
-    return differences(exchange, Answers([{"y": got}]), tolerance or Tolerance())
+    return differences(exchange, ReplayedAnswers([{"y": got}]), tolerance or Tolerance())
 
 
 def floats(*values):
@@ -102,21 +102,21 @@ def test_another_datatype_shape_or_missing_output_differs():
     assert "float32[2]" in found_between(floats(1, 2), floats(1, 2, 3))[0].text()
     assert "float64" in found_between(floats(1), np.array([1.0]))[0].text()
     exchange = exchange_of([NamedArray("y", "FP32", floats(1))])
-    (found,) = differences(exchange, Answers([{"z": floats(1)}]), Tolerance())
+    (found,) = differences(exchange, ReplayedAnswers([{"z": floats(1)}]), Tolerance())
 
     assert found.text() == "request 7 of m, output y: expected this output, got z"
 
 
 def test_number_of_responses_is_compared():
     one = [NamedArray("y", "FP32", floats(1))]
-    (found,) = differences(exchange_of(one, one), Answers([{"y": floats(1)}]), Tolerance())
+    (found,) = differences(exchange_of(one, one), ReplayedAnswers([{"y": floats(1)}]), Tolerance())
 
     assert found.text() == "request 7 of m, answer: expected 2 responses, got 1"
 
 
 def test_later_response_of_a_stream_is_named():
     responses = [[NamedArray("y", "FP32", floats(value))] for value in (1, 2)]
-    answers = Answers([{"y": floats(1)}, {"y": floats(3)}])
+    answers = ReplayedAnswers([{"y": floats(1)}, {"y": floats(3)}])
     (found,) = differences(exchange_of(*responses), answers, Tolerance())
 
     assert found.text() == "request 7 of m, response 1, output y[0]: expected 2.0, got 3.0"
@@ -125,15 +125,15 @@ def test_later_response_of_a_stream_is_named():
 def test_errors_are_compared_with_errors():
     failed, answered = exchange_of(error="no"), exchange_of([NamedArray("y", "FP32", floats(1))])
 
-    assert differences(failed, Answers((), "other words"), Tolerance()) == []
+    assert differences(failed, ReplayedAnswers((), "other words"), Tolerance()) == []
     assert "expected the error 'no', got an answer" in (
-        differences(failed, Answers([{}]), Tolerance())[0].text()
+        differences(failed, ReplayedAnswers([{}]), Tolerance())[0].text()
     )
     assert "expected an answer, got the error 'late'" in (
-        differences(answered, Answers((), "late"), Tolerance())[0].text()
+        differences(answered, ReplayedAnswers((), "late"), Tolerance())[0].text()
     )
     assert "expected an answer, got an error" in (
-        differences(answered, Answers((), SOME_ERROR), Tolerance())[0].text()
+        differences(answered, ReplayedAnswers((), SOME_ERROR), Tolerance())[0].text()
     )
 
 
@@ -144,4 +144,4 @@ def test_redacted_outputs_are_not_compared():
         tensor.name, tensor.datatype, tensor.shape, bytes(4), is_redacted=True
     )
 
-    assert differences(exchange, Answers([{"y": floats(5)}]), Tolerance()) == []
+    assert differences(exchange, ReplayedAnswers([{"y": floats(5)}]), Tolerance()) == []

@@ -27,7 +27,7 @@ from pytriton.tools.perf.errors import DataError, GeneratorError
 from pytriton.tools.perf.load.records import GeneratorState, Records
 from pytriton.tools.plots.page import page_html
 from pytriton.tools.replay import replaying, report
-from pytriton.tools.replay.comparing import Answers, Difference, Tolerance
+from pytriton.tools.replay.comparing import Difference, ReplayedAnswers, Tolerance
 from pytriton.tools.replay.recorded_requests import grpc_message, http_body, parameters_of
 from pytriton.tools.replay.replaying import (
     ReplayPlan,
@@ -391,7 +391,7 @@ def test_shadow_compares_with_the_tolerances_of_the_server(monkeypatch, toleranc
     output = RecordedTensor("y", "FP32", (1,), np.float32(7).tobytes())
     recorded = exchange(responses=[RecordedResponse(1, [output])])
     near = {"y": np.array([7 * 1.0005], np.float32)}
-    monkeypatch.setattr(ShadowWorker, "_ask", lambda *_: Answers([near]))
+    monkeypatch.setattr(ShadowWorker, "_ask", lambda *_: ReplayedAnswers([near]))
     counts = ShadowCounts()
     ShadowWorker(parse_address("localhost:1"), counts, tolerance).serve(recorded)
 

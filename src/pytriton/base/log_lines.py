@@ -14,7 +14,7 @@ from pytriton.base.request_ids import visible
 LEVEL = logging.DEBUG  # of all of them
 
 
-class LogLine(msgspec.Struct, array_like=True, gc=False):
+class ServerLine(msgspec.Struct, array_like=True, gc=False):
     """One line."""
 
     created: float  # seconds since 1970
@@ -29,7 +29,7 @@ class LogLines(msgspec.Struct, array_like=True):
     logger: str
     path: str
     process: int
-    lines: list[LogLine]
+    lines: list[ServerLine]
 
     @property
     def filename(self) -> str:

@@ -179,7 +179,7 @@ class Template:
         self._environment = dict(os.environ if environment is None else environment)
         self._lock = threading.Lock()
         self._owner = os.getpid()
-        self._state: _Running | None = None
+        self._state: _RunningTemplate | None = None
         self._has_ended = not can_fork()
 
     def fork(
@@ -233,7 +233,7 @@ class Template:
                     self._end()
                     return None
 
-    def _start(self) -> _Running:
+    def _start(self) -> _RunningTemplate:
         state = _inherited_state()
         ours, theirs = stream_pair()
         with theirs:
@@ -244,7 +244,7 @@ class Template:
                 pass_fds=(theirs.fileno(),),
             )
         atexit.register(self.close)
-        return _Running(process, template_process.answer_link(ours), state)
+        return _RunningTemplate(process, template_process.answer_link(ours), state)
 
     def close(self) -> None:
         """End the template; the processes that it has forked go on."""
@@ -260,7 +260,7 @@ class Template:
             self._state = None
 
 
-class _Running:
+class _RunningTemplate:
     """A started template.
 
     Attributes:
@@ -270,7 +270,7 @@ class _Running:
     def __init__(
         self,
         process: subprocess.Popen[bytes],
-        link: RecordLink[template_process.ForkRequest | template_process.Forked],
+        link: RecordLink[template_process.ForkRequest | template_process.ForkAnswer],
         inherited: object,
     ) -> None:
         self._process = process
@@ -292,7 +292,7 @@ class _Running:
             with teller:
                 self._link.send(request, [descriptors[0], teller.fileno(), *descriptors[1:]])
             answer = self._link.receive()
-            assert isinstance(answer, template_process.Forked)
+            assert isinstance(answer, template_process.ForkAnswer)
             if not answer.pid:
                 raise OSError("the template cannot fork")
             (pidfd,) = self._link.take_descriptors(1)

@@ -41,20 +41,20 @@ class ForkRequest(msgspec.Struct, array_like=True):
     has_own_session: bool
 
 
-class Forked(msgspec.Struct, array_like=True):
+class ForkAnswer(msgspec.Struct, array_like=True):
     """The answer, with a descriptor for the process (`pidfd_open`); 0: it could not be forked."""
 
     pid: int
 
 
-def request_link(control: socket.socket) -> RecordLink[ForkRequest | Forked]:
+def request_link(control: socket.socket) -> RecordLink[ForkRequest | ForkAnswer]:
     """Returns the template's end of the socket."""
     return RecordLink(control, msgspec.msgpack.Decoder(ForkRequest))
 
 
-def answer_link(control: socket.socket) -> RecordLink[ForkRequest | Forked]:
+def answer_link(control: socket.socket) -> RecordLink[ForkRequest | ForkAnswer]:
     """Returns the other end."""
-    return RecordLink(control, msgspec.msgpack.Decoder(Forked))
+    return RecordLink(control, msgspec.msgpack.Decoder(ForkAnswer))
 
 
 def exit_code_of(status: bytes) -> int | None:
@@ -126,7 +126,7 @@ class _Template:
         try:
             pid = os.fork()
         except OSError:  # the one who asks starts a process himself, and reports the error
-            self._link.send(Forked(0))
+            self._link.send(ForkAnswer(0))
             process = 0
             os.close(teller)
         else:
@@ -135,7 +135,7 @@ class _Template:
             process = os.pidfd_open(pid)
             self._running[process] = (pid, teller)
             with contextlib.suppress(OSError):  # the next receipt tells that nobody listens
-                self._link.send(Forked(pid), [process])
+                self._link.send(ForkAnswer(pid), [process])
         for descriptor in (folder, *inherited):
             os.close(descriptor)
         return process

@@ -12,7 +12,7 @@ import numpy as np
 from pytriton.protocol.http2 import encode_header_block, frames
 from pytriton.tools.perf.load import recipe as control
 from pytriton.tools.perf.load.plan import InputSet, LoadPlan, LoadProtocol
-from pytriton.tools.perf.load.recipe import Change, LevelDone
+from pytriton.tools.perf.load.recipe import LevelDone, TakeLevel
 from pytriton.tools.perf.load.records import merged
 from pytriton.tools.perf.load.requests import address_of, check_plan, recipe_of
 from pytriton.tools.perf.load.worker import LoadWorker
@@ -47,7 +47,7 @@ def run(plan, level, requests=None, *, before=None, receive_bytes=None, waits_fo
                 _limit(worker, receive_bytes)
             if waits_for_opening:
                 worker._turn()
-            control.send(ours, Change(level, requests, 0, 1, 1))
+            control.send(ours, TakeLevel(level, requests, 0, 1, 1))
             worker._poller.add(theirs.fileno(), worker._on_order)
             ours.setblocking(False)
             while not _is_readable(ours):

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from pytriton.base.log_lines import LogLine, LogLines
+from pytriton.base.log_lines import LogLines, ServerLine
 from pytriton.base.log_switches import LOG_FORMATS, LogSwitches
 from pytriton.serving.server.process.kept_lines import LogRing
 from pytriton.serving.server.process.log_lines import LineLog, write_lines
@@ -27,7 +27,9 @@ LINES = LogLines(
     "/code/served.py",
     4711,
     [
-        LogLine(1_700_000_000.25 + index, 10 + index, text, [f'a{text}"', "b"] if index % 2 else [])
+        ServerLine(
+            1_700_000_000.25 + index, 10 + index, text, [f'a{text}"', "b"] if index % 2 else []
+        )
         for index, text in enumerate(TEXTS)
     ],
 )

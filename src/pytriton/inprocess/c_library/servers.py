@@ -22,7 +22,7 @@ from pytriton.inprocess.engine_thread import EngineThread
 from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import (
     Handles,
-    Kept,
+    KeptRecords,
     put_bool,
     put_word,
     required_text,
@@ -104,7 +104,7 @@ class ProcessMetrics:
 class _Report:
     data: bytes
     address: int
-    kept: Kept
+    kept: KeptRecords
 
 
 class MetricReports:
@@ -115,7 +115,7 @@ class MetricReports:
 
     def new(self, text: str) -> int:
         """Returns the handle of a report."""
-        kept, data = Kept(), text.encode()
+        kept, data = KeptRecords(), text.encode()
         return self._reports.add(_Report(data, kept.string(data), kept))
 
     @export("TRITONSERVER_MetricsDelete")

@@ -51,7 +51,7 @@ def encoding_for_level(level: CompressionLevel, accepted: Collection[str]) -> st
     return usable[-1]
 
 
-class MemoryLease(Protocol):
+class MessageMemory(Protocol):
     """The right to use memory for one message; UnavailableError is raised if there is none."""
 
     nbytes: int  # what is used
@@ -66,7 +66,7 @@ class MemoryLease(Protocol):
         """Let the lease last as long as this memory; returns the view that others may use."""
 
 
-OpenLease = Callable[[], MemoryLease]
+OpenLease = Callable[[], MessageMemory]
 
 
 def _as_status(error: UnavailableError) -> GrpcError:
@@ -79,7 +79,7 @@ class Inflation:
     __slots__ = ("_at", "_data", "_decompressor", "_encoding", "_lease", "_max_bytes", "_plain")
 
     def __init__(
-        self, data: Buffer, encoding: str, max_bytes: int, lease: MemoryLease | None = None
+        self, data: Buffer, encoding: str, max_bytes: int, lease: MessageMemory | None = None
     ) -> None:
         if encoding not in _WINDOW_BITS:
             message = f"expected an uncompressed message with grpc-encoding {encoding}, got another"
@@ -203,7 +203,7 @@ class MessageAssembler:
         self._encoding = encoding
         self._allocate = allocate
         self._open_lease = open_lease
-        self._lease: MemoryLease | None = None  # of `_memory`
+        self._lease: MessageMemory | None = None  # of `_memory`
         self._prefix = b""  # the received part of an incomplete prefix
         self._message: bytearray | None = None  # the received part of an incomplete message
         self._memory: memoryview | None = None  # used instead of `_message` if it was allocated
@@ -335,7 +335,7 @@ class MessageAssembler:
             self._memory[start : start + len(part)] = part
         self._left -= len(part)
 
-    def _begin_lease(self, lease: MemoryLease) -> None:
+    def _begin_lease(self, lease: MessageMemory) -> None:
         try:
             lease.check_room(self._left)
         except UnavailableError as error:

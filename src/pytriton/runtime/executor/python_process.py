@@ -18,7 +18,7 @@ from pytriton.runtime.transport.memory import is_portable_forced
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytriton.runtime.executor.worker import ChildProcess
+    from pytriton.runtime.executor.worker import WorkerChild
 
 # The parent folder of this package replaces the working directory as the first entry of sys.path,
 # so that no file of the user is imported in place of a module of ours. Modules are no garbage:
@@ -44,8 +44,8 @@ def can_fork_workers() -> bool:
     )
 
 
-class ForkedProcess:
-    """A forked child; see `ChildProcess`."""
+class ForkedWorker:
+    """A forked child; see `WorkerChild`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -67,7 +67,7 @@ class ForkedProcess:
 class StartedZygote(NamedTuple):
     """A process that forks others, the socket for its fork requests, and what it prints."""
 
-    process: ChildProcess
+    process: WorkerChild
     socket: socket.socket
     output: IO[bytes] | None = None  # None: it prints where this process does
 
@@ -116,7 +116,7 @@ def fork_zygote(run: Callable[[socket.socket], None]) -> StartedZygote:
         run(theirs)
         sys.exit()
     theirs.close()
-    return StartedZygote(ForkedProcess(pid), ours)
+    return StartedZygote(ForkedWorker(pid), ours)
 
 
 def start_worker(

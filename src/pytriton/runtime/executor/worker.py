@@ -68,7 +68,7 @@ def start_error(instance_name: str, error: Exception) -> ServerError:
     return InternalError(failure + str(error))
 
 
-class ChildProcess(Protocol):
+class WorkerChild(Protocol):
     """The part of `subprocess.Popen` by which a child is watched and ended."""
 
     pid: int
@@ -233,7 +233,7 @@ def describe_exit(code: int) -> str:
 
 
 def watch_exit(
-    process: ChildProcess, loop: asyncio.AbstractEventLoop, *, with_group: bool = False
+    process: WorkerChild, loop: asyncio.AbstractEventLoop, *, with_group: bool = False
 ) -> asyncio.Future[str]:
     """Reap a child when it ends; the future is done then. `with_group` kills its group first."""
     watch = _ExitWatch(process, loop, with_group=with_group)
@@ -245,7 +245,7 @@ class _ExitWatch:
     """Waits for the end of a child, by a descriptor if there is one, otherwise in a thread."""
 
     def __init__(
-        self, process: ChildProcess, loop: asyncio.AbstractEventLoop, *, with_group: bool
+        self, process: WorkerChild, loop: asyncio.AbstractEventLoop, *, with_group: bool
     ) -> None:
         self.exited: asyncio.Future[str] = loop.create_future()
         self._process = process

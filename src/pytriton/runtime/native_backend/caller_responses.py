@@ -15,7 +15,13 @@ from pytriton.base.errors import InternalError, InvalidArgumentError, ServerErro
 from pytriton.base.messages import InferResponse, InferTensor, ParameterValue
 from pytriton.runtime.native_backend.api_table import prototype
 from pytriton.runtime.native_backend.callbacks import export
-from pytriton.runtime.native_backend.memory import Handles, Kept, copy_to, put_half_word, put_word
+from pytriton.runtime.native_backend.memory import (
+    Handles,
+    KeptRecords,
+    copy_to,
+    put_half_word,
+    put_word,
+)
 from pytriton.runtime.native_backend.server_objects import (
     Attributes,
     BufferAttributes,
@@ -70,7 +76,7 @@ class Allocator:
         if self._start is not None:
             self._errors.raise_for(self._start(self.handle, userp))
 
-    def allocate(self, name: str, size: int, userp: int, kept: Kept) -> Buffer:
+    def allocate(self, name: str, size: int, userp: int, kept: KeptRecords) -> Buffer:
         """Returns memory for an output; raises the caller's error."""
         result = _Result()
         place = ctypes.addressof(result)
@@ -172,7 +178,7 @@ class CallerResponse:
         self.labels: Mapping[str, tuple[str, ...]] = {}
         self.error: ServerError | None = None
         self.error_handle = 0
-        self.kept = Kept()
+        self.kept = KeptRecords()
 
     def fill(self, read: Callable[[], InferResponse], userp: int) -> None:
         """Become the response that `read` returns, or an error that it or the allocator raises."""

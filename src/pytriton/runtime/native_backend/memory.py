@@ -133,7 +133,7 @@ def address_of(buffer: Any) -> int:
     return ctypes.addressof(_Byte.from_buffer(buffer))
 
 
-class Kept:
+class KeptRecords:
     """C strings and records, which stay where they are as long as this object lives."""
 
     __slots__ = ("_parts",)
@@ -166,13 +166,13 @@ class Texts:
     __slots__ = ("_kept",)
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[str, int, Kept]] = {}
+        self._kept: dict[str, tuple[str, int, KeptRecords]] = {}
 
     def address(self, name: str, value: str) -> int:
         """Returns the address of the C string of a name, however often it is asked for."""
         found = self._kept.get(name)
         if found is None or found[0] != value:
-            kept = Kept()
+            kept = KeptRecords()
             found = self._kept[name] = value, kept.string(value), kept
         return found[1]
 

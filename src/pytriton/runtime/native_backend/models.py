@@ -23,7 +23,7 @@ from pytriton.base.errors import (
 from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import (
     Handles,
-    Kept,
+    KeptRecords,
     Texts,
     decoded,
     put_bool,
@@ -134,7 +134,7 @@ class Models:
         )
         self._group = _instance_group(self.config, arguments.get("model_instance_name", ""))
         self._texts = Texts()
-        self._kept = kept = Kept()
+        self._kept = kept = KeptRecords()
         self.memory_manager = kept.words(0)
         self.server = kept.words(0)
         self.attribute = kept.words(0)
@@ -318,7 +318,7 @@ class Logs:
     def __init__(self, log: _Log, is_enabled: Callable[[str], bool]) -> None:
         self._log = log
         self._is_enabled = is_enabled
-        self._kept = Kept()
+        self._kept = KeptRecords()
         # Of a word that is not 0 if verbose lines are wanted.
         self.verbose_address = self._kept.words(0)
         self.update()
@@ -342,7 +342,7 @@ class BackendStatistics:
     """The reports of a backend."""
 
     def __init__(self) -> None:
-        self._kept = Kept()
+        self._kept = KeptRecords()
         self.computed_address = self._kept.words(0, 0)
         self._responses: Handles[None] = Handles("response statistics")
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pytriton.base.dtypes import BY_NUMBER, BYTES
 from pytriton.runtime.native_backend.compiled_code import load_compiled
 from pytriton.runtime.native_backend.memory import (
-    Kept,
+    KeptRecords,
     WordArray,
     address_of,
     content,
@@ -168,7 +168,7 @@ class PlainBatches:
         self._requests = requests
         self._responses = responses
         self._output_names = output_names
-        self._kept = Kept()
+        self._kept = KeptRecords()
         self._order = WordArray()
         self._running: _Running | None = None
         self._adopting = threading.Lock()
@@ -283,7 +283,7 @@ class PlainBatches:
             rows, row_count = [1], 1
         elif not row_count:
             return None
-        kept = Kept()
+        kept = KeptRecords()
         wanted = outputs = execute.outputs
         names = None
         if outputs and len(outputs) == count:

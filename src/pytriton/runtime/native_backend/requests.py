@@ -14,7 +14,7 @@ from pytriton.base.errors import InvalidArgumentError
 from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import (
     Handles,
-    Kept,
+    KeptRecords,
     address_of,
     decoded,
     field_address,
@@ -67,7 +67,7 @@ class BackendRequest:
     )  # fmt: skip
 
     def __init__(
-        self, layout: RecordOwner, handle: int, kept: Kept | None, inputs: dict[bytes, int]
+        self, layout: RecordOwner, handle: int, kept: KeptRecords | None, inputs: dict[bytes, int]
     ) -> None:
         self.layout = layout
         self.handle = handle
@@ -156,7 +156,7 @@ class BackendRequests:
         self.live: Handles[BackendRequest] = Handles("a request")
         self.find_plain: Callable[[int], ReadRequest | None] | None = None
         self.is_batching = is_batching
-        self._kept = Kept()
+        self._kept = KeptRecords()
         self.empty_text = self._kept.string("")
         self._names: dict[str, int] = {}
         self._output_names = tuple(output_names)
@@ -221,7 +221,7 @@ class BackendRequests:
         count = len(refs)
         shapes_at = REQUEST_WORDS + INPUT_WORDS * count
         shapes = [shape for shape, _ in layout.signature]
-        kept = Kept()
+        kept = KeptRecords()
         handle = kept.words(*[0] * (shapes_at + sum(map(len, shapes))))
         shape_index = shapes_at
         inputs = {}
@@ -263,7 +263,7 @@ class BackendRequests:
 
     def _describe(self, requests: list[BackendRequest], run: NativeRun) -> None:
         """Write what only some requests have: ids, flags, parameters, requested outputs."""
-        execute, kept = run.execute, Kept()
+        execute, kept = run.execute, KeptRecords()
         for position, index, value in self.descriptions(execute, execute.outputs, kept):
             request = requests[position]
             put_field(request.handle, index, value)
@@ -274,7 +274,7 @@ class BackendRequests:
             requests[position].details = details
 
     def descriptions(
-        self, execute: Execute, outputs: Mapping[int, Sequence[str]], kept: Kept
+        self, execute: Execute, outputs: Mapping[int, Sequence[str]], kept: KeptRecords
     ) -> list[tuple[int, int, int]]:
         """Returns the words of records that differ from those of other requests.
 
@@ -300,7 +300,7 @@ class BackendRequests:
             words.append((position, RequestWord.OUTPUT_NAMES, table))
         return words
 
-    def output_table(self, wanted: Sequence[str] | None, kept: Kept) -> tuple[int, int]:
+    def output_table(self, wanted: Sequence[str] | None, kept: KeptRecords) -> tuple[int, int]:
         """Returns the number of requested outputs, and the address of their names; None: all.
 
         `kept` gets the names, unless they are kept for later requests as well.
@@ -502,8 +502,8 @@ def _refusal(request: ReadRequest, text: str) -> InvalidArgumentError:
     return InvalidArgumentError(f"[request id: {name}] {text}")
 
 
-def _keep(request: ReadRequest) -> Kept:
+def _keep(request: ReadRequest) -> KeptRecords:
     """Returns memory that lives as long as a request."""
-    kept = Kept()
+    kept = KeptRecords()
     request.owned = (request.owned, kept)
     return kept

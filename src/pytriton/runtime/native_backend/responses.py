@@ -12,7 +12,7 @@ from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.execution import ALREADY_ANSWERED
 from pytriton.runtime.native_backend.memory import (
     Handles,
-    Kept,
+    KeptRecords,
     decoded,
     put_bool,
     put_half_word,
@@ -363,7 +363,7 @@ class OutputDescription:
         self._table = table
         self.attributes = Attributes()
         self.handle = table.handles.add(self.attributes)
-        self.kept = Kept()
+        self.kept = KeptRecords()
 
     def __del__(self) -> None:
         self._table.handles.discard(self.handle)

@@ -20,7 +20,7 @@ from pytriton.base.errors import InvalidArgumentError, ServerError, error_from_c
 from pytriton.runtime.native_backend.callbacks import accessors, export
 from pytriton.runtime.native_backend.memory import (
     Handles,
-    Kept,
+    KeptRecords,
     content,
     decoded,
     put_half_word,
@@ -47,7 +47,7 @@ class _Error:
     code: int
     message: str
     message_address: int
-    kept: Kept
+    kept: KeptRecords
 
 
 class Errors:
@@ -55,7 +55,7 @@ class Errors:
 
     def __init__(self) -> None:
         self._errors: Handles[_Error] = Handles("an error")
-        self._kept = Kept()
+        self._kept = KeptRecords()
         self._code_strings = [self._kept.string(each) for each in _CODE_STRINGS]
         self._invalid_code = self._kept.string("<invalid code>")
 
@@ -64,7 +64,7 @@ class Errors:
 
     def new(self, code: int, message: str | bytes) -> int:
         """Returns the handle of a new error."""
-        kept = Kept()
+        kept = KeptRecords()
         text = message if isinstance(message, str) else decoded(message)
         # An error must not get lost because its text is not valid UTF-8.
         address = kept.string(text.encode("utf-8", "backslashreplace"))
@@ -115,7 +115,7 @@ class Errors:
 class _Document:
     data: bytes
     address: int
-    kept: Kept
+    kept: KeptRecords
 
 
 class Documents:
@@ -133,7 +133,7 @@ class Documents:
 
     def new_from_text(self, data: bytes) -> int:
         """Returns the handle of a new document whose JSON text is known."""
-        kept = Kept()
+        kept = KeptRecords()
         return self._documents.add(_Document(data, kept.string(data), kept))
 
     def read(self, message: int) -> Any:
@@ -245,7 +245,7 @@ def _value(kind: ParameterType, address: int) -> str | int | bool | float:
     return ctypes.c_double.from_address(address).value
 
 
-def stored_parameter(kept: Kept, value: Any) -> tuple[ParameterType, int]:
+def stored_parameter(kept: KeptRecords, value: Any) -> tuple[ParameterType, int]:
     """Returns the type of a parameter's value, and the address of the value."""
     if isinstance(value, str):
         return ParameterType.STRING, kept.string(value)
@@ -333,7 +333,7 @@ class Names:
     """Functions that turn numbers into names; the names live as long as this object."""
 
     def __init__(self) -> None:
-        self._kept = kept = Kept()
+        self._kept = kept = KeptRecords()
         self._functions = {
             f"TRITONSERVER_{kind}String": self._name_function(names, other)
             for kind, (names, other) in _NAMES.items()

@@ -78,7 +78,7 @@ def set_process_title(title: str) -> None:
     setproctitle.setproctitle(title)
 
 
-class Enclosure(Protocol):
+class WorkerEnclosure(Protocol):
     """The sandbox of a worker, before and after the fork; see `pytriton.runtime.sandbox`."""
 
     @property
@@ -108,7 +108,7 @@ class Fork(NamedTuple):
     fork_descriptor: int
     title: str
     environment: dict[str, str]
-    enclosure: Enclosure | None = None
+    enclosure: WorkerEnclosure | None = None
     interpreter: str = ""
     fallback_paths: Sequence[str] = ()
 
@@ -120,13 +120,13 @@ class ForkServer:
     """
 
     def __init__(
-        self, link: ZygoteLink, enclose: Callable[[SandboxPolicy], Enclosure] | None = None
+        self, link: ZygoteLink, enclose: Callable[[SandboxPolicy], WorkerEnclosure] | None = None
     ) -> None:
         self._link = link
         self._enclose = enclose
         self._workers: set[int] = set()
-        self._enclosures: dict[int, Enclosure] = {}  # by worker
-        self._outputs: dict[int, Enclosure] = {}  # by the descriptor that is read
+        self._enclosures: dict[int, WorkerEnclosure] = {}  # by worker
+        self._outputs: dict[int, WorkerEnclosure] = {}  # by the descriptor that is read
         self._has_enclosed = False
         self._removers: set[int] = set()  # processes that remove scratch folders
         self._poll = select.poll()
@@ -211,7 +211,7 @@ class ForkServer:
 
     # Sandboxes
 
-    def _opened(self, message: ForkWorker) -> Enclosure | None:
+    def _opened(self, message: ForkWorker) -> WorkerEnclosure | None:
         if message.sandbox is None:
             return None
         if self._enclose is None:
@@ -221,7 +221,7 @@ class ForkServer:
         self._has_enclosed = True
         return enclosure
 
-    def _keep(self, pid: int, enclosure: Enclosure) -> None:
+    def _keep(self, pid: int, enclosure: WorkerEnclosure) -> None:
         self._enclosures[pid] = enclosure
         for descriptor in enclosure.outputs:
             self._outputs[descriptor] = enclosure
@@ -233,7 +233,7 @@ class ForkServer:
                 self._poll.unregister(descriptor)
                 del self._outputs[descriptor]
 
-    def _remove(self, enclosure: Enclosure) -> None:
+    def _remove(self, enclosure: WorkerEnclosure) -> None:
         for descriptor in enclosure.outputs:
             if self._outputs.pop(descriptor, None) is not None:
                 self._poll.unregister(descriptor)

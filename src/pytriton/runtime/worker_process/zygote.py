@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.sandbox import SandboxPolicy
     from pytriton.runtime.sandbox import enclosure
-    from pytriton.runtime.transport.zygote import Enclosure
+    from pytriton.runtime.transport.zygote import WorkerEnclosure
 else:  # one that is forked off the server has no arguments, and no workers in sandboxes
     argparse = LazyModule("argparse")
     enclosure = LazyModule("pytriton.runtime.sandbox.enclosure")
@@ -87,7 +87,7 @@ def _serve(control: socket.socket) -> None:
     run_worker(*descriptors, fork.title, fork.environment, refusal)
 
 
-def _enclose(policy: SandboxPolicy) -> Enclosure:
+def _enclose(policy: SandboxPolicy) -> WorkerEnclosure:
     return enclosure.Enclosure(policy)
 
 

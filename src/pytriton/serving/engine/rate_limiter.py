@@ -89,7 +89,7 @@ class Contender:
         self.priority = max(1, limits.priority)
         self.end_tag = 0  # the start tag of its last batch, plus the priority
         self.held = 0  # the number of batches for which it holds its resources
-        self.waiting: _Place | None = None
+        self.waiting: _QueuePlace | None = None
         self.instance: Instance | None = None
         self.start: Callable[[], bool] | None = None  # starts a batch; False if none is ready
 
@@ -106,7 +106,7 @@ class _Group:
         self.clock = clock  # the largest start tag of a batch that was started
 
 
-class _Place(msgspec.Struct, order=True, frozen=True):
+class _QueuePlace(msgspec.Struct, order=True, frozen=True):
     """A place among those that wait."""
 
     start_tag: int
@@ -137,7 +137,7 @@ class ResourceLimiter:
         self._groups: dict[Hashable, _Group] = {}  # by pool and by the `group_key` of contenders
         self._capacity: dict[Pool, int] = {}
         self._used: dict[Pool, int] = {}
-        self.waiting: list[_Place] = []  # sorted
+        self.waiting: list[_QueuePlace] = []  # sorted
         self._numbers = itertools.count()
 
     # Instances come and go
@@ -218,7 +218,7 @@ class ResourceLimiter:
         if contender.waiting is None:
             clock = self._groups[contender.group_key].clock
             tag = max(contender.end_tag, clock)
-            contender.waiting = _Place(tag, next(self._numbers), contender)
+            contender.waiting = _QueuePlace(tag, next(self._numbers), contender)
             bisect.insort(self.waiting, contender.waiting)
 
     def withdraw(self, contender: Contender) -> None:
@@ -284,7 +284,7 @@ class ResourceLimiter:
                 found |= dict.fromkeys(holders)
         return found
 
-    def _places_before(self, contender: Contender) -> list[_Place]:
+    def _places_before(self, contender: Contender) -> list[_QueuePlace]:
         place = contender.waiting
         if place is not None:
             return self.waiting[: bisect.bisect_left(self.waiting, place)]

@@ -61,7 +61,7 @@ class Targets(NamedTuple):
     ca_file: str | None = None  # certificates to trust; None: those of the system
 
 
-class Question(NamedTuple):
+class Attempt(NamedTuple):
     """One thing that a stranger may try."""
 
     name: str
@@ -72,7 +72,7 @@ class Question(NamedTuple):
     remedy: str = _POLICY
 
 
-class Answer(NamedTuple):
+class AttemptAnswer(NamedTuple):
     """What came back: a status of HTTP, the name of a gRPC code, or why there is none."""
 
     status: int | str
@@ -106,42 +106,42 @@ def _unknown_model() -> str:
     return f"pytriton-check-{uuid.uuid4().hex[:12]}"
 
 
-def http_questions(model: str) -> list[Question]:
+def http_questions(model: str) -> list[Attempt]:
     """Returns what a stranger may try at the port of HTTP."""
     load = f"/v2/repository/models/{model}/load"
     register = f"/v2/systemsharedmemory/region/{model}/register"
     region = json.dumps({"key": f"/{model}", "byte_size": 1}).encode()
     return [
-        Question("inference", "run models", f"/v2/models/{model}/infer", b'{"inputs":[]}'),
-        Question("model-repository", "load models, which is to run code", load, b"{}"),
-        Question("model-repository index", "list the models", "/v2/repository/index", b"{}"),
-        Question("shared-memory", "register shared memory", register, region),
-        Question("logging", "read and change the log's settings", "/v2/logging"),
-        Question("trace", "read and change what is traced", "/v2/trace/setting"),
-        Question("statistics", "see what is asked how often", "/v2/models/stats"),
-        Question("metadata", "see the server's name and version", "/v2", None, State.NOTE),
-        Question("recording", "record what other clients send", "/v2/recording"),
-        Question("OpenAI's routes", "list and run models", "/v1/models"),
-        Question(
+        Attempt("inference", "run models", f"/v2/models/{model}/infer", b'{"inputs":[]}'),
+        Attempt("model-repository", "load models, which is to run code", load, b"{}"),
+        Attempt("model-repository index", "list the models", "/v2/repository/index", b"{}"),
+        Attempt("shared-memory", "register shared memory", register, region),
+        Attempt("logging", "read and change the log's settings", "/v2/logging"),
+        Attempt("trace", "read and change what is traced", "/v2/trace/setting"),
+        Attempt("statistics", "see what is asked how often", "/v2/models/stats"),
+        Attempt("metadata", "see the server's name and version", "/v2", None, State.NOTE),
+        Attempt("recording", "record what other clients send", "/v2/recording"),
+        Attempt("OpenAI's routes", "list and run models", "/v1/models"),
+        Attempt(
             "health", "see whether the server is ready", "/v2/health/ready", None, State.NOTE,
             "probes need that, and the anonymous principal of a policy may have this right alone",
         ),
     ]  # fmt: skip
 
 
-def metrics_questions() -> list[Question]:
+def metrics_questions() -> list[Attempt]:
     """Returns what a stranger may try at the port of metrics and of the page."""
     inside = "let it listen inside of your network only (--metrics-address), or " + _POLICY
     return [
-        Question("metrics", "read the metrics", "/metrics", None, State.NOTE, inside),
-        Question(
+        Attempt("metrics", "read the metrics", "/metrics", None, State.NOTE, inside),
+        Attempt(
             "page", "see on the page what models do", "/page/api/now", None, State.NOTE,
             f"--allow-page=false, or {inside}",
         ),
     ]  # fmt: skip
 
 
-def judge(question: Question, answer: Answer) -> Finding:
+def judge(question: Attempt, answer: AttemptAnswer) -> Finding:
     """Returns what an answer to a stranger means."""
     status, text = answer.status, answer.text
     if _SOME_MODELS.search(text):
@@ -317,7 +317,7 @@ def _ask(
     body: bytes | None,
     headers: Mapping[str, str] = {},
     method: str = "",
-) -> Answer:
+) -> AttemptAnswer:
     place = (address.host, address.port)
     connection = (
         http.client.HTTPSConnection(*place, timeout=_TIMEOUT_S, context=_trusting_context())
@@ -330,12 +330,12 @@ def _ask(
             connection.request(verb, address.path + path, body, dict(headers))
             response = connection.getresponse()
             found = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(response.status, response.read().decode("utf-8", "replace"), found)
+            return AttemptAnswer(response.status, response.read().decode("utf-8", "replace"), found)
         except ssl.SSLError as error:
             # Mutual TLS: the handshake ends without a certificate of ours.
-            return Answer(_NEEDS_CERTIFICATE, str(error))
+            return AttemptAnswer(_NEEDS_CERTIFICATE, str(error))
         except (OSError, http.client.HTTPException) as error:
-            return Answer(_NO_ANSWER, str(error))
+            return AttemptAnswer(_NO_ANSWER, str(error))
 
 
 # gRPC
@@ -371,7 +371,7 @@ def _channel(address: Address, ca_file: str | None) -> grpc.Channel:
     return grpc.secure_channel(address.host_and_port, grpc.ssl_channel_credentials(**files))
 
 
-def _call(channel: grpc.Channel, method: str, request: Message) -> Answer:
+def _call(channel: grpc.Channel, method: str, request: Message) -> AttemptAnswer:
     call = channel.unary_unary(
         f"{_SERVICE}/{method}", request_serializer=lambda message: message.SerializeToString()
     )
@@ -381,5 +381,5 @@ def _call(channel: grpc.Channel, method: str, request: Message) -> Answer:
         code, text = error.code().name, error.details() or ""
         if code == "UNAVAILABLE" and not _RESTRICTED.search(text):
             code = _NO_ANSWER  # a handshake that failed, for example
-        return Answer(code, text)
-    return Answer("OK", "")
+        return AttemptAnswer(code, text)
+    return AttemptAnswer("OK", "")

@@ -30,7 +30,7 @@ class Tolerance:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answers:
+class ReplayedAnswers:
     """What came for a request.
 
     Attributes:
@@ -77,7 +77,9 @@ class Difference:
         )
 
 
-def differences(exchange: Exchange, answers: Answers, tolerance: Tolerance) -> list[Difference]:
+def differences(
+    exchange: Exchange, answers: ReplayedAnswers, tolerance: Tolerance
+) -> list[Difference]:
     """Returns where the answers to a request differ from the recorded ones: once for each output.
 
     What was redacted is not compared.

@@ -22,7 +22,13 @@ from pytriton.tools.perf.load.process_load import ProcessLoad
 from pytriton.tools.perf.load.recipe import Recipe, RequestTemplate
 from pytriton.tools.perf.load.records import Records
 from pytriton.tools.perf.load.requests import grpc_header_block
-from pytriton.tools.replay.comparing import SOME_ERROR, Answers, Difference, Tolerance, differences
+from pytriton.tools.replay.comparing import (
+    SOME_ERROR,
+    Difference,
+    ReplayedAnswers,
+    Tolerance,
+    differences,
+)
 from pytriton.tools.replay.recorded_requests import grpc_message, http_template
 
 _WAIT_S = 0.5
@@ -245,7 +251,7 @@ def _result(
                 continue
             compared += 1
             # The load generator counts the texts of errors, and does not say whose they are.
-            answers = Answers(outputs[row], "" if ok[row] else SOME_ERROR)
+            answers = ReplayedAnswers(outputs[row], "" if ok[row] else SOME_ERROR)
             found += differences(exchange, answers, plan.tolerance)
     due_ns = np.array(offsets_ms(exchanges, plan.speed))[index[order]] * 1e6
     shifts = sent[order] - due_ns

@@ -32,7 +32,7 @@ from pytriton.client.kserve.records import (
 )
 from pytriton.protocol.recording import Exchange, RecordReader
 from pytriton.tools.perf.data.recorded import plain
-from pytriton.tools.replay.comparing import Answers, Tolerance, differences
+from pytriton.tools.replay.comparing import ReplayedAnswers, Tolerance, differences
 from pytriton.tools.replay.recorded_requests import http_body, parameters_of
 
 _WORKERS = 4
@@ -153,7 +153,7 @@ class ShadowWorker:
             counts.add(model, "failed", error=str(error))
             return
         except AskError as error:
-            answers = Answers((), str(error))
+            answers = ReplayedAnswers((), str(error))
         except Exception as error:  # noqa: BLE001  one answer must not end all others
             counts.add(model, "failed", error=f"{type(error).__name__}: {error}")
             return
@@ -164,7 +164,7 @@ class ShadowWorker:
         else:
             counts.add(model, "equal")
 
-    def _ask(self, exchange: Exchange) -> Answers:
+    def _ask(self, exchange: Exchange) -> ReplayedAnswers:
         client, failures = self._client, self._counts.rest.failures
         if isinstance(client, KserveHttpClient):
             if failures != self._failures:  # a connection that is as old may be as dead
@@ -182,17 +182,17 @@ class ShadowWorker:
         )
         is_stream = exchange.is_decoupled
         found = list(client.stream(question)) if is_stream else [client.infer(question)]
-        return Answers([{each.name: each.array for each in one.outputs} for one in found])
+        return ReplayedAnswers([{each.name: each.array for each in one.outputs} for one in found])
 
     @staticmethod
-    def _ask_http(client: KserveHttpClient, exchange: Exchange) -> Answers:
+    def _ask_http(client: KserveHttpClient, exchange: Exchange) -> ReplayedAnswers:
         head, binary = http_body(exchange)
         headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(head))}
         path = f"{model_path(exchange.model, exchange.version)}/infer"
         reply = client.post(path, head + binary, headers)
         document = orjson.loads(reply.body[: reply.head_length])
         outputs = outputs_of_body(document, reply.body, reply.head_length)
-        return Answers([{each.name: each.array() for each in outputs}])
+        return ReplayedAnswers([{each.name: each.array() for each in outputs}])
 
 
 def is_comparable(exchange: Exchange, protocol: str) -> bool:

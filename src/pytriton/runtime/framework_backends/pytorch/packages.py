@@ -152,7 +152,7 @@ _ONLY_TENSORS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _MODEL_NAME = "model"  # of the model in a package, which may have several
 
 
-class Program(Protocol):
+class ExportedProgram(Protocol):
     """The model of a package; it takes and returns tensors in the order of their numbers."""
 
     @property
@@ -173,7 +173,7 @@ class PackageModel:
     def __init__(
         self,
         torch: Torch,
-        program: Program,
+        program: ExportedProgram,
         instance: str,
         tensors: ConfiguredTensors,
         converter: TensorConverter,
@@ -293,7 +293,7 @@ def _without_pickles() -> Iterator[None]:
             os.environ[_ONLY_TENSORS] = before
 
 
-def _load_program(torch: Torch, path: Path, model: str, device: Any) -> Program:
+def _load_program(torch: Torch, path: Path, model: str, device: Any) -> ExportedProgram:
     try:
         with zipfile.ZipFile(path) as archive:
             kind = package_kind(archive.namelist())

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.repository.loading.ensemble_loader import StepFinder, StepUse
-    from pytriton.serving.repository.reading.layout import Holder
+    from pytriton.serving.repository.reading.layout import FileHolder
     from pytriton.serving.repository.settings import RepositorySettings
 
 
@@ -225,9 +225,9 @@ class LoadDependencies:
 class HeldVersion:
     """Passes everything on to a version. Implements `LoadedVersion`."""
 
-    def __init__(self, version: LoadedVersion, holder: Holder) -> None:
+    def __init__(self, version: LoadedVersion, holder: FileHolder) -> None:
         self._version = version
-        self._holder: Holder | None = holder
+        self._holder: FileHolder | None = holder
         holder.retain()
 
     @property
@@ -247,7 +247,7 @@ class HeldVersion:
                 holder.release()
 
 
-def hold(version: LoadedVersion, holder: Holder | None) -> LoadedVersion:
+def hold(version: LoadedVersion, holder: FileHolder | None) -> LoadedVersion:
     """Returns a version that counts as a user of its files, if these are removed after use."""
     return version if holder is None else HeldVersion(version, holder)
 

@@ -41,7 +41,7 @@ class FetchError(InternalError):
     """A model's files could not be brought here; trying again may help, also without a change."""
 
 
-class Holder(Protocol):
+class FileHolder(Protocol):
     """Keeps files as long as they are used."""
 
     def retain(self) -> None:
@@ -82,7 +82,7 @@ class ModelPlace(msgspec.Struct, frozen=True):
         """
         return self
 
-    def holder(self) -> Holder | None:
+    def holder(self) -> FileHolder | None:
         """Returns the counter of the files' users, if they are removed after use."""
         return None
 

@@ -14,7 +14,7 @@ from pytriton.base.model_spec import identifier_of
 from pytriton.serving.repository.reading.layout import (
     ChooseVersions,
     FetchError,
-    Holder,
+    FileHolder,
     LocalFinder,
     ModelPlace,
     PlaceFinder,
@@ -44,7 +44,7 @@ class CopiedPlace(ModelPlace, frozen=True):
     def is_private(self) -> bool:
         return True
 
-    def holder(self) -> Holder | None:
+    def holder(self) -> FileHolder | None:
         return self.copy
 
     def abandon(self) -> None:

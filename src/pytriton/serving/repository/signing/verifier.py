@@ -19,7 +19,7 @@ import msgspec
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnavailableError
 from pytriton.base.package import IMPORT_FOLDER
-from pytriton.serving.repository.reading.layout import Holder, ModelPlace, is_inside
+from pytriton.serving.repository.reading.layout import FileHolder, ModelPlace, is_inside
 from pytriton.serving.repository.remote.copies import LocalCopies, LocalCopy
 from pytriton.serving.repository.signing.copying import copy_folder
 from pytriton.serving.repository.signing.signers import DEFAULT_SIGNATURE, Signers, SigningSettings
@@ -55,7 +55,7 @@ class PrivatePlace(ModelPlace, frozen=True):
     def is_renamed(self) -> bool:
         return self.original.is_renamed
 
-    def holder(self) -> Holder | None:
+    def holder(self) -> FileHolder | None:
         return self.copy
 
     def abandon(self) -> None:

@@ -26,8 +26,8 @@ from pytriton.serving.server.access.credentials import (
     PROBE,
     Authenticator,
     Credential,
-    Failure,
     Identity,
+    Unauthenticated,
     read_credential,
 )
 from pytriton.serving.server.access.decisions import Client, Denial, HeaderLookup, Reason, Scope
@@ -199,7 +199,7 @@ class AccessControl:
         """Returns who sends a request; a refusal is counted and logged if it is the first look."""
         now_s = self._clock()
         credential = read_credential(header)
-        if isinstance(credential, Failure):
+        if isinstance(credential, Unauthenticated):
             address = self._address(header, client)
             return self._fail(credential, address, now_s, is_counted=is_counted)
         if credential is not None:
@@ -208,7 +208,7 @@ class AccessControl:
             )
         peer = _peer(client)
         found = self._authenticator.identify_connection(peer.certificate, now_s)
-        if isinstance(found, Failure):
+        if isinstance(found, Unauthenticated):
             address = self._address(header, client)
             return self._fail(found, address, now_s, is_counted=is_counted)
         fingerprint = _fingerprint(peer) if found.is_of_connection else None
@@ -240,7 +240,7 @@ class AccessControl:
         group = address_group(address)
         run_check = partial(self._signatures.run, group in self._accepted_from, now_s)
         found = self._authenticator.identify(credential, now_s, run_check)
-        if isinstance(found, Failure):
+        if isinstance(found, Unauthenticated):
             return self._fail(found, address, now_s, is_counted=is_counted)
         grant = self._grant(found, None)
         if not credential.is_own:  # a process could send any number of others in that header
@@ -267,7 +267,9 @@ class AccessControl:
         )
         return _later(Reason.THROTTLED, message, _THROTTLED, seconds)
 
-    def _fail(self, failure: Failure, address: str, now_s: float, *, is_counted: bool) -> Denial:
+    def _fail(
+        self, failure: Unauthenticated, address: str, now_s: float, *, is_counted: bool
+    ) -> Denial:
         reason = failure.reason
         if is_counted:
             self.refusals[reason.value] += 1
@@ -291,7 +293,7 @@ class AccessControl:
         """The wrong credentials of all processes that count now, by address."""
         return self._throttle.counts(self._clock())
 
-    def _log(self, address: str, failure: Failure, now_s: float) -> None:
+    def _log(self, address: str, failure: Unauthenticated, now_s: float) -> None:
         """Log a failure, unless one of its kind was logged a short time ago.
 
         Clients choose the ids of keys: another id is no reason for another line. Nor is another

@@ -37,7 +37,7 @@ class Identity(NamedTuple):
     is_of_connection: bool = False
 
 
-class Failure(NamedTuple):
+class Unauthenticated(NamedTuple):
     """A sender that has not."""
 
     reason: Reason
@@ -48,7 +48,7 @@ class Failure(NamedTuple):
 class TokenVerifier(Protocol):
     """Decides on tokens of issuers."""
 
-    def verify(self, token: str, now_s: float, run_check: RunCheck) -> Identity | Failure:
+    def verify(self, token: str, now_s: float, run_check: RunCheck) -> Identity | Unauthenticated:
         """Returns who a token is of, or why it is not valid; see `RunCheck`."""
 
 
@@ -59,7 +59,7 @@ class Credential(NamedTuple):
     is_own: bool = False
 
 
-def read_credential(header: HeaderLookup) -> Credential | Failure | None:
+def read_credential(header: HeaderLookup) -> Credential | Unauthenticated | None:
     """Returns the credential in the headers of a request; None if they have none."""
     bearer, key = header(AUTHORIZATION), header(API_KEY)
     if bearer is None and key is None:
@@ -80,8 +80,8 @@ def read_credential(header: HeaderLookup) -> Credential | Failure | None:
     return Credential(found.decode("ascii"))
 
 
-def _malformed(message: str) -> Failure:
-    return Failure(Reason.MALFORMED, message)
+def _malformed(message: str) -> Unauthenticated:
+    return Unauthenticated(Reason.MALFORMED, message)
 
 
 class Authenticator:
@@ -100,49 +100,51 @@ class Authenticator:
 
     def identify(
         self, credential: Credential, now_s: float, run_check: RunCheck
-    ) -> Identity | Failure:
+    ) -> Identity | Unauthenticated:
         """Returns who a credential in a header is of; `run_check` verifies signatures of tokens."""
         if credential.is_own:
             if self._own_key and hmac.compare_digest(
                 credential.text.encode("latin-1"), self._own_key.encode()
             ):
                 return Identity(OWNER)
-            return Failure(Reason.UNKNOWN_KEY, "the key is not known")
+            return Unauthenticated(Reason.UNKNOWN_KEY, "the key is not known")
         if credential.text.startswith(PREFIX):
             return self._identify_key(credential.text, now_s)
         if credential.text.count(".") == 2 and self._tokens is not None:
             return self._tokens.verify(credential.text, now_s, run_check)
-        return Failure(Reason.MALFORMED, "the credential is not known")
+        return Unauthenticated(Reason.MALFORMED, "the credential is not known")
 
-    def _identify_key(self, key: str, now_s: float) -> Identity | Failure:
+    def _identify_key(self, key: str, now_s: float) -> Identity | Unauthenticated:
         parts = split_key(key)
         if parts is None:
-            return Failure(Reason.MALFORMED, "the key is not a whole one")
+            return Unauthenticated(Reason.MALFORMED, "the key is not a whole one")
         key_id, secret = parts
         record = self._keys.get(key_id)
         label = f"key {key_id}"
         if not has_secret(record, secret) or record is None:
-            return Failure(Reason.UNKNOWN_KEY, "the key is not known", label)
+            return Unauthenticated(Reason.UNKNOWN_KEY, "the key is not known", label)
         # Only who has the secret is told more.
         if record.revoked_s is not None:
-            return Failure(Reason.REVOKED, f"the key {key_id} was revoked", label)
+            return Unauthenticated(Reason.REVOKED, f"the key {key_id} was revoked", label)
         if now_s >= record.until_s:
-            return Failure(Reason.EXPIRED, f"the key {key_id} has expired", label)
+            return Unauthenticated(Reason.EXPIRED, f"the key {key_id} has expired", label)
         if record.principal not in self._principals:
-            return Failure(
+            return Unauthenticated(
                 Reason.UNKNOWN_PRINCIPAL, f"the key {key_id} is of nobody who has rights", label
             )
         return Identity(record.principal, record.until_s)
 
     def identify_connection(
         self, certificate: ClientCertificate | None, now_s: float
-    ) -> Identity | Failure:
+    ) -> Identity | Unauthenticated:
         """Returns who sends requests without a credential in a header."""
         until_s = math.inf
         if certificate is not None:
             until_s = certificate.until_s
             if now_s >= until_s:
-                return Failure(Reason.EXPIRED, "the certificate has expired", certificate.label)
+                return Unauthenticated(
+                    Reason.EXPIRED, "the certificate has expired", certificate.label
+                )
             for rule in self._rules:
                 if matches(rule, certificate):
                     return Identity(rule.principal, until_s, is_of_connection=True)

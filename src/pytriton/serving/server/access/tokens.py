@@ -31,7 +31,7 @@ import msgspec
 
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.driver_call import call_driver
-from pytriton.serving.server.access.credentials import Failure, Identity
+from pytriton.serving.server.access.credentials import Identity, Unauthenticated
 from pytriton.serving.server.access.decisions import Reason
 from pytriton.serving.server.access.policy import ALGORITHMS, Issuer
 from pytriton.serving.server.access.signature_budget import RunCheck
@@ -390,17 +390,17 @@ class Tokens:
 
     # Tokens
 
-    def verify(self, token: str, now_s: float, run_check: RunCheck) -> Identity | Failure:
+    def verify(self, token: str, now_s: float, run_check: RunCheck) -> Identity | Unauthenticated:
         """Returns who a token is of, or why it is not valid.
 
         `run_check` verifies a signature, unless that may not be done now.
         """
         read = read_token(token)
         if read is None:
-            return Failure(Reason.MALFORMED, "the token cannot be read")
+            return Unauthenticated(Reason.MALFORMED, "the token cannot be read")
         candidates = [each for each in self.issuers if each.issuer.issuer == read.claims.iss]
         if not candidates:
-            return Failure(Reason.FOREIGN, "the token is of an issuer that is not accepted")
+            return Unauthenticated(Reason.FOREIGN, "the token is of an issuer that is not accepted")
         failure = None
         for keys in candidates:
             found = self._verify(token, read, keys, now_s, run_check)
@@ -418,19 +418,19 @@ class Tokens:
         keys: IssuerKeys,
         now_s: float,
         run_check: RunCheck,
-    ) -> Identity | Failure:
+    ) -> Identity | Unauthenticated:
         issuer = keys.issuer
         label = f"a token of {issuer.issuer}"
         key = self._find_key(read, keys, label, now_s)
-        if isinstance(key, Failure):
+        if isinstance(key, Unauthenticated):
             return key
         is_right = run_check(lambda: _is_signed(read, key))
         if is_right is None:
-            return Failure(
+            return Unauthenticated(
                 Reason.SIGNATURE_LIMIT, "too many tokens with wrong signatures are coming", label
             )
         if not is_right:
-            return Failure(Reason.BAD_SIGNATURE, "the token's signature is wrong", label)
+            return Unauthenticated(Reason.BAD_SIGNATURE, "the token's signature is wrong", label)
         try:
             claims = jwt.decode(
                 token,
@@ -452,20 +452,20 @@ class Tokens:
 
     def _find_key(
         self, read: UnverifiedToken, keys: IssuerKeys, label: str, now_s: float
-    ) -> jwt.PyJWK | Failure:
+    ) -> jwt.PyJWK | Unauthenticated:
         """Returns the key of a token, if all that costs little to look at is right.
 
         Whose the token is comes after its signature: that would tell strangers who has rights.
         """
         issuer, algorithm = keys.issuer, read.header.alg
         if algorithm not in issuer.algorithms:
-            return Failure(
+            return Unauthenticated(
                 Reason.ALGORITHM, "the token is signed by an algorithm that is not accepted", label
             )
         failure = _audience_failure(read.claims.aud, issuer, label)
         if failure is None:
             times = _read_times(read.claims.exp, read.claims.nbf, issuer, label, now_s)
-            failure = times if isinstance(times, Failure) else None
+            failure = times if isinstance(times, Unauthenticated) else None
         if failure is not None:
             return failure
         by_algorithm = self._key(keys, read.header.kid)
@@ -473,7 +473,9 @@ class Tokens:
             return self._on_unknown_key(keys, label)
         key = by_algorithm.get(algorithm)
         if key is None:
-            return Failure(Reason.ALGORITHM, "the token and its key have other algorithms", label)
+            return Unauthenticated(
+                Reason.ALGORITHM, "the token and its key have other algorithms", label
+            )
         return key
 
     def _key(self, keys: IssuerKeys, kid: str | None) -> dict[str, jwt.PyJWK] | None:
@@ -481,17 +483,17 @@ class Tokens:
             return next(iter(keys.keys.values())) if len(keys.keys) == 1 else None
         return keys.keys.get(kid)
 
-    def _on_unknown_key(self, keys: IssuerKeys, label: str) -> Failure:
+    def _on_unknown_key(self, keys: IssuerKeys, label: str) -> Unauthenticated:
         now_s = self._clock()
         is_soon = keys.is_fetched and (
             not keys.keys or keys.is_wanted or now_s - keys.tried_s >= RETRY_S
         )
         if is_soon:
             keys.is_wanted = True
-            return Failure(
+            return Unauthenticated(
                 Reason.KEYS_UNAVAILABLE, "the keys of the token's issuer are being fetched", label
             )
-        return Failure(
+        return Unauthenticated(
             Reason.BAD_SIGNATURE, "the token is signed by a key that is not known", label
         )
 
@@ -506,53 +508,55 @@ def _is_signed(read: UnverifiedToken, key: jwt.PyJWK) -> bool:
         return False
 
 
-def _audience_failure(audience: Any, issuer: Issuer, label: str) -> Failure | None:
+def _audience_failure(audience: Any, issuer: Issuer, label: str) -> Unauthenticated | None:
     """Returns what is wrong with whom a token is for."""
     if audience is None:
-        return Failure(Reason.MALFORMED, "the token has no audience", label)
+        return Unauthenticated(Reason.MALFORMED, "the token has no audience", label)
     listed = audience if isinstance(audience, list) else [audience]
     if any(each in issuer.audience for each in listed):
         return None
-    return Failure(Reason.FOREIGN, "the token is for another audience", label)
+    return Unauthenticated(Reason.FOREIGN, "the token is for another audience", label)
 
 
 def _read_times(
     expires: Any, begins: Any, issuer: Issuer, label: str, now_s: float
-) -> float | Failure:
+) -> float | Unauthenticated:
     """Returns until when a token is valid, if it is now."""
     skew_s = issuer.clock_skew_s
     try:
         until_s = float(expires) + skew_s
         from_s = float(now_s if begins is None else begins) - skew_s
     except (TypeError, ValueError, OverflowError):
-        return Failure(Reason.MALFORMED, "the token's times are no numbers", label)
+        return Unauthenticated(Reason.MALFORMED, "the token's times are no numbers", label)
     if not now_s < until_s < float("inf"):
-        return Failure(Reason.EXPIRED, "the token has expired", label)
+        return Unauthenticated(Reason.EXPIRED, "the token has expired", label)
     if not now_s >= from_s:
-        return Failure(Reason.NOT_YET_VALID, "the token is not valid yet", label)
+        return Unauthenticated(Reason.NOT_YET_VALID, "the token is not valid yet", label)
     return until_s
 
 
 def _check_claims(
     claims: Mapping[str, Any], issuer: Issuer, label: str, now_s: float
-) -> Identity | Failure:
+) -> Identity | Unauthenticated:
     """Returns who a token with a right signature is of, if it is valid now."""
     until_s = _read_times(claims["exp"], claims.get("nbf"), issuer, label, now_s)
-    if isinstance(until_s, Failure):
+    if isinstance(until_s, Unauthenticated):
         return until_s
     subject = claims.get(issuer.claim)
     if isinstance(subject, str):
         for pattern, principal in issuer.principals:
             if fnmatch.fnmatchcase(subject, pattern):
                 return Identity(principal, until_s)
-    return Failure(Reason.UNKNOWN_SUBJECT, "the token is of nobody who has rights", label)
+    return Unauthenticated(Reason.UNKNOWN_SUBJECT, "the token is of nobody who has rights", label)
 
 
-def _failure_of(error: Exception, label: str) -> Failure:
+def _failure_of(error: Exception, label: str) -> Unauthenticated:
     if isinstance(error, jwt.InvalidSignatureError):
-        return Failure(Reason.BAD_SIGNATURE, "the token's signature is wrong", label)
+        return Unauthenticated(Reason.BAD_SIGNATURE, "the token's signature is wrong", label)
     if isinstance(error, jwt.InvalidAudienceError | jwt.InvalidIssuerError):
-        return Failure(Reason.FOREIGN, "the token is for another audience", label)
+        return Unauthenticated(Reason.FOREIGN, "the token is for another audience", label)
     if isinstance(error, jwt.InvalidAlgorithmError | jwt.InvalidKeyError):
-        return Failure(Reason.ALGORITHM, "the token and its key have other algorithms", label)
-    return Failure(Reason.MALFORMED, "the token cannot be verified", label)
+        return Unauthenticated(
+            Reason.ALGORITHM, "the token and its key have other algorithms", label
+        )
+    return Unauthenticated(Reason.MALFORMED, "the token cannot be verified", label)

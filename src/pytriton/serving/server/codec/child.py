@@ -31,9 +31,9 @@ from pytriton.serving.server.codec.messages import (
     Job,
     JobKind,
     ParsedModel,
+    ParsedRequest,
     ParsedTensor,
     ReadLoad,
-    ReadRequest,
     RefusedText,
     Reply,
     decode_job,
@@ -100,7 +100,7 @@ def _unread_body(size: int) -> Buffer:
     return memoryview(mmap.mmap(-1, size, prot=mmap.PROT_READ)) if size else b""
 
 
-def _reply(request: InferRequest, output_format: OutputFormat) -> ReadRequest:
+def _reply(request: InferRequest, output_format: OutputFormat) -> ParsedRequest:
     descriptions = [
         ParsedTensor(
             each.name,
@@ -110,7 +110,7 @@ def _reply(request: InferRequest, output_format: OutputFormat) -> ReadRequest:
         )
         for each in request.inputs.values()
     ]
-    return ReadRequest(
+    return ParsedRequest(
         descriptions,
         request.id,
         request.outputs,

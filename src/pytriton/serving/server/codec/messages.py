@@ -115,7 +115,7 @@ class ParsedTensor(msgspec.Struct, frozen=True, array_like=True):
     place: RegionPlace | None = None  # in the client's shared memory; no bytes follow
 
 
-class ReadRequest(msgspec.Struct, frozen=True, tag="request"):
+class ParsedRequest(msgspec.Struct, frozen=True, tag="request"):
     """An inference request without its bytes."""
 
     tensors: list[ParsedTensor]
@@ -160,7 +160,7 @@ class RefusedText(msgspec.Struct, frozen=True, tag="refused"):
         return []
 
 
-Reply = ReadRequest | ReadLoad | RefusedText
+Reply = ParsedRequest | ReadLoad | RefusedText
 
 decode_job = msgspec.msgpack.Decoder(Job).decode
 decode_reply = msgspec.msgpack.Decoder(Reply).decode

@@ -25,8 +25,8 @@ from pytriton.serving.server.codec.messages import (
     Job,
     JobKind,
     ParsedModel,
+    ParsedRequest,
     ReadLoad,
-    ReadRequest,
     RefusedText,
     Reply,
     decode_reply,
@@ -197,7 +197,7 @@ class CodecPool:
         text = memoryview(body)[:header_length]
         job = Job(JobKind.INFER, len(text), max_bytes, len(body), ParsedModel.of(spec))
         reply, payload = await self._run_job(job, text, allocate)
-        assert isinstance(reply, ReadRequest)
+        assert isinstance(reply, ParsedRequest)
         request = _request(reply, payload, memoryview(body)[header_length:], spec)
         choices = {name: OutputChoice(*each) for name, each in reply.output_choices.items()}
         return request, OutputFormat(OutputChoice(*reply.output_default), choices)
@@ -208,7 +208,7 @@ class CodecPool:
         """Parse a generate request like `pytriton.protocol.generate.parse_generate`."""
         job = Job(JobKind.GENERATE, len(body), 0, len(body), ParsedModel.of(spec))
         reply, payload = await self._run_job(job, body, allocate)
-        assert isinstance(reply, ReadRequest)
+        assert isinstance(reply, ParsedRequest)
         return _request(reply, payload, memoryview(b""), spec)
 
     async def load(self, body: Buffer) -> LoadOverrides:
@@ -289,7 +289,7 @@ class CodecPool:
                     raise EOFError
             reply = process.run(state.job, text)
             is_large = sum(reply.payload_sizes) > _LARGE_PAYLOAD_BYTES
-            if is_large and isinstance(reply, ReadRequest):
+            if is_large and isinstance(reply, ParsedRequest):
                 with self._lock:
                     state.is_waiting = not state.is_cancelled
                 if state.is_cancelled:
@@ -371,7 +371,7 @@ class CodecPool:
 
 
 def _request(
-    reply: ReadRequest,
+    reply: ParsedRequest,
     payload: list[Buffer],
     binary: memoryview,
     spec: ModelSpec,

@@ -19,7 +19,7 @@ from pytriton.base import log_lines
 from pytriton.serving.server.process.logs import LogHandler, level_name, log_handlers
 
 if TYPE_CHECKING:
-    from pytriton.base.log_lines import LogLine, LogLines, SentLines
+    from pytriton.base.log_lines import LogLines, SentLines, ServerLine
     from pytriton.base.log_switches import LogSwitches
     from pytriton.serving.server.process.logs import FormatterFactory
 
@@ -73,7 +73,7 @@ class LogRing(LogHandler):
     def __init__(self) -> None:
         super().__init__()
         # Lines about requests become entries only if somebody asks for them.
-        self._lines: deque[KeptLogLine | tuple[LogLine, str, int]] = deque(maxlen=MAX_ENTRIES)
+        self._lines: deque[KeptLogLine | tuple[ServerLine, str, int]] = deque(maxlen=MAX_ENTRIES)
         self._count = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -181,7 +181,7 @@ def kept_lines() -> LogRing | None:
     return next((each for each in log_handlers() if isinstance(each, LogRing)), None)
 
 
-def _kept(number: int, line: LogLine, filename: str, process: int) -> KeptLogLine:
+def _kept(number: int, line: ServerLine, filename: str, process: int) -> KeptLogLine:
     text = _shortened(line.message)
     place = f"{filename}:{line.number}"
     ids = [_shortened(each) for each in line.request_ids]

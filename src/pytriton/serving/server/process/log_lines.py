@@ -15,7 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from pytriton.base.log_lines import LEVEL, LogLine, LogLines
+from pytriton.base.log_lines import LEVEL, LogLines, ServerLine
 from pytriton.base.request_ids import shown_ids
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class LineLog:
         self._logger = logger
         self._path = path
         self._loop = loop
-        self._lines: list[LogLine] = []
+        self._lines: list[ServerLine] = []
 
     def add(self, message: str, request_id: str = "") -> None:
         """Add a line of the caller."""
@@ -73,7 +73,7 @@ class LineLog:
             self._begin()
         now_s = time.time()
         self._lines += [
-            LogLine(now_s, number, message, shown_ids((each,)) if each else [])
+            ServerLine(now_s, number, message, shown_ids((each,)) if each else [])
             for each in request_ids
         ]
 

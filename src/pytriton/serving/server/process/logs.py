@@ -30,7 +30,7 @@ from pytriton.utils.terminal import Colour, has_colours, paint
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytriton.base.log_lines import LogLine, LogLines
+    from pytriton.base.log_lines import LogLines, ServerLine
     from pytriton.serving.server.options.server_options import LogOptions
 
 logger = logging.getLogger(__name__)
@@ -328,7 +328,7 @@ class JsonFormatter(logging.Formatter):
         filename = lines.filename
         return "\n".join([self._format_line(line, lines.process, filename) for line in lines.lines])
 
-    def _format_line(self, line: LogLine, process: int, filename: str) -> str:
+    def _format_line(self, line: ServerLine, process: int, filename: str) -> str:
         second, microsecond = self._times.read(line.created)
         # The names of our files need no escapes.
         text = (

@@ -61,7 +61,7 @@ class Row:
         return self.average_ms if self.p99_ms is None else self.p99_ms
 
 
-class Order(enum.Enum):
+class RowOrder(enum.Enum):
     """What rows are sorted by; the value is the word on the screen."""
 
     NAME = "name"
@@ -72,10 +72,10 @@ class Order(enum.Enum):
 
 
 _FIELDS = {
-    Order.REQUESTS: "requests_s",
-    Order.ERRORS: "errors_s",
-    Order.QUEUE: "pending",
-    Order.LATENCY: "latency_ms",
+    RowOrder.REQUESTS: "requests_s",
+    RowOrder.ERRORS: "errors_s",
+    RowOrder.QUEUE: "pending",
+    RowOrder.LATENCY: "latency_ms",
 }
 
 
@@ -218,18 +218,18 @@ def quantile(cumulative: Mapping[float, float], share: float) -> float | None:
     return below_bound
 
 
-def ordered(rows: Iterable[Row], order: Order, name_filter: str = "") -> list[Row]:
+def ordered(rows: Iterable[Row], order: RowOrder, name_filter: str = "") -> list[Row]:
     """Returns the rows whose names contain a text, in an order; the largest come first."""
     kept = [row for row in rows if name_filter.lower() in row.name.lower()]
-    if order is Order.NAME:
+    if order is RowOrder.NAME:
         return sorted(kept, key=lambda row: row.key)
     field = _FIELDS[order]
     return sorted(kept, key=lambda row: (-(getattr(row, field) or 0.0), row.key))
 
 
-def next_order(order: Order) -> Order:
+def next_order(order: RowOrder) -> RowOrder:
     """Returns the order after this one, and the first after the last."""
-    orders = list(Order)
+    orders = list(RowOrder)
     return orders[(orders.index(order) + 1) % len(orders)]
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import enum
 from collections.abc import Sequence
 
-from pytriton.tools.commands.top.rows import Order, moved, next_order
+from pytriton.tools.commands.top.rows import RowOrder, moved, next_order
 from pytriton.tools.commands.top.samples import Key
 
 UP, DOWN, PAGE_UP, PAGE_DOWN = "up", "down", "page up", "page down"
@@ -56,7 +56,7 @@ class ViewState:
     """What a person has chosen."""
 
     screen: TopScreen = TopScreen.TABLE
-    order: Order = Order.NAME
+    order: RowOrder = RowOrder.NAME
     name_filter: str = ""
     is_typing: bool = False  # the filter
     is_paused: bool = False

@@ -16,7 +16,7 @@ from pytriton.base.security import TOKEN_VARIABLE
 from pytriton.tools.commands.model_cards import ModelCard
 from pytriton.tools.commands.models.command import details_text
 from pytriton.tools.commands.top.failures import FailuresReading, failure_lines
-from pytriton.tools.commands.top.rows import Order, RateHistory, Row, ordered, sparkline, total
+from pytriton.tools.commands.top.rows import RateHistory, Row, RowOrder, ordered, sparkline, total
 from pytriton.tools.commands.top.samples import (
     RUNNING,
     SERVER,
@@ -531,7 +531,7 @@ def table_lines(shown: Shown) -> list[str]:
     names = max([len(row.name) for row in shown.rows] + [len("MODEL")])
     head = f"{'MODEL':<{names}}" + "".join(_cell(column, column.title) for column in columns)
     lines = [head]
-    for row in ordered(shown.rows, Order.NAME):
+    for row in ordered(shown.rows, RowOrder.NAME):
         cells = "".join(_cell(column, column.text(row)) for column in columns)
         lines.append(f"{row.name:<{names}}{cells}".rstrip())
     return lines

@@ -25,7 +25,7 @@ from pytriton.tools.perf.load.plan import (
     PeriodicConcurrency,
     RequestRate,
 )
-from pytriton.tools.perf.load.recipe import Change, Recipe
+from pytriton.tools.perf.load.recipe import Recipe, TakeLevel
 from pytriton.tools.perf.load.records import Recorder
 from pytriton.tools.perf.load.requests import differs
 
@@ -128,7 +128,7 @@ class Pacing(Protocol):
 class ClosedLoop:
     """Keeps lanes busy: each begins its next request when the one before has ended."""
 
-    def __init__(self, starter: Driver, places: int, requests: int | None) -> None:
+    def __init__(self, starter: LoadDriver, places: int, requests: int | None) -> None:
         self._starter = starter
         self._places = places
         self._left = sys.maxsize if requests is None else requests
@@ -167,7 +167,7 @@ class OpenLoop:
     """
 
     def __init__(
-        self, starter: Driver, offsets: Iterator[int], requests: int | None, lanes: int
+        self, starter: LoadDriver, offsets: Iterator[int], requests: int | None, lanes: int
     ) -> None:
         self._starter = starter
         self._offsets = offsets
@@ -228,7 +228,7 @@ class OpenLoop:
 class Periodic:
     """Begins some requests, and more whenever each of the last ones has had enough responses."""
 
-    def __init__(self, starter: Driver, level: PeriodicConcurrency) -> None:
+    def __init__(self, starter: LoadDriver, level: PeriodicConcurrency) -> None:
         self._starter = starter
         self._level = level
         self._begun = 0
@@ -274,7 +274,7 @@ def pacing_of(
     requests: int | None,
     worker: int,
     workers: int,
-    starter: Driver,
+    starter: LoadDriver,
     lanes: int,
 ) -> Pacing:
     """The pacing of one process's share of a level, and of the requests that all send together.
@@ -292,7 +292,7 @@ def pacing_of(
     return OpenLoop(starter, offsets, mine, lanes)
 
 
-class Driver:
+class LoadDriver:
     """Begins requests as the level asks for, and records those that end.
 
     Args:
@@ -329,7 +329,7 @@ class Driver:
         """Whether nothing is under way and nothing will begin."""
         return not self.under_way and self._pacing.is_exhausted
 
-    def change(self, change: Change, now_ns: int) -> None:
+    def change(self, change: TakeLevel, now_ns: int) -> None:
         """Take up a level."""
         is_new = isinstance(change.level, FixedSchedule)
         self._choices.share(change.worker, change.workers, is_new=is_new)

@@ -29,7 +29,7 @@ class Choice(NamedTuple):
     is_end: bool = False
 
 
-class _Running:
+class _RunningSequence:
     """A sequence under way."""
 
     __slots__ = ("first", "length", "number", "position", "size")
@@ -57,7 +57,7 @@ class Choices:
         self._sequences = sequences
         self._sizes = sizes
         self._firsts = [sum(sizes[:stream]) for stream in range(len(sizes))]
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, _RunningSequence] = {}
         self._lengths = random.Random(sequences.seed if sequences else 0)  # noqa: S311
         self.single = self._all[0] if len(self._all) == 1 and sequences is None else None
 
@@ -95,14 +95,16 @@ class Choices:
         index = running.first + position % running.size
         return Choice(index, running.number, position == 0, is_end)
 
-    def _begin(self, sequences: Sequences) -> _Running:
+    def _begin(self, sequences: Sequences) -> _RunningSequence:
         count = self._next
         self._next += self._step
         number = sequences.first_id + count
         if sequences.last_id is not None:
             number = sequences.first_id + count % (sequences.last_id - sequences.first_id + 1)
         stream = count % len(self._sizes)
-        return _Running(number, self._firsts[stream], self._sizes[stream], self._length(stream))
+        return _RunningSequence(
+            number, self._firsts[stream], self._sizes[stream], self._length(stream)
+        )
 
     def _length(self, stream: int) -> int:
         assert self._sequences is not None

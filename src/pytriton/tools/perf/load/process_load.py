@@ -26,7 +26,6 @@ from pytriton.tools.perf.load.plan import (
     TensorMemory,
 )
 from pytriton.tools.perf.load.recipe import (
-    Change,
     ControlClosedError,
     LevelDone,
     LoadMessageInbox,
@@ -37,6 +36,7 @@ from pytriton.tools.perf.load.recipe import (
     StartLoad,
     StopLoad,
     Take,
+    TakeLevel,
     Taken,
     decode_report,
     send,
@@ -105,7 +105,7 @@ class ProcessLoad:
         return self._regions.open()
 
     def change(self, level: Level, requests: int | None = None) -> None:
-        """Change the level as in `start`; connections and requests under way stay.
+        """TakeLevel the level as in `start`; connections and requests under way stay.
 
         Raises:
             GeneratorError: The level is not possible, or a process of the generator died.
@@ -122,9 +122,9 @@ class ProcessLoad:
         self._level_number += 1
         for number, worker in enumerate(self._workers):
             if number < needed:
-                change = Change(level, requests, number, needed, self._level_number)
+                change = TakeLevel(level, requests, number, needed, self._level_number)
             else:  # not needed for this level
-                change = Change(Concurrency(0), 0, 0, 1, self._level_number)
+                change = TakeLevel(Concurrency(0), 0, 0, 1, self._level_number)
             worker.send(change)
         self._active = needed
 

@@ -83,7 +83,7 @@ class StartLoad(msgspec.Struct, frozen=True, tag=True):
     recipe: Recipe
 
 
-class Change(msgspec.Struct, frozen=True, tag=True):
+class TakeLevel(msgspec.Struct, frozen=True, tag=True):
     """Take up a level; `workers` processes share it, of which this is `worker`."""
 
     level: Level
@@ -132,7 +132,7 @@ class Taken(msgspec.Struct, frozen=True, tag=True):
     json_bytes: list[list[int]] = []  # over HTTP, how much of each body is JSON; -1: all
 
 
-Order = StartLoad | Change | Take | StopLoad
+Order = StartLoad | TakeLevel | Take | StopLoad
 Report = Ready | LevelDone | Taken
 decode_order = msgspec.msgpack.Decoder(Order).decode
 decode_report = msgspec.msgpack.Decoder(Report).decode

@@ -17,14 +17,13 @@ import time
 from collections.abc import Callable
 
 from pytriton.tools.perf.errors import GeneratorError
-from pytriton.tools.perf.load.driver import Driver
+from pytriton.tools.perf.load.driver import LoadDriver
 from pytriton.tools.perf.load.grpc_session import GrpcSession
 from pytriton.tools.perf.load.grpc_stream import GrpcStreamSession
 from pytriton.tools.perf.load.http_connection import Head, LoadHttpConnection
 from pytriton.tools.perf.load.lane import Carrier, LaneListener, RequestLane, clock
 from pytriton.tools.perf.load.link import Dialer, SocketPoller
 from pytriton.tools.perf.load.recipe import (
-    Change,
     ControlClosedError,
     LevelDone,
     LoadMessageInbox,
@@ -34,6 +33,7 @@ from pytriton.tools.perf.load.recipe import (
     StartLoad,
     StopLoad,
     Take,
+    TakeLevel,
     Taken,
     decode_order,
     send,
@@ -149,7 +149,7 @@ class LoadWorker:
         self._poller = SocketPoller()
         self._recorder = Recorder()
         self._carriers = Carriers(recipe, self._poller)
-        self._driver = Driver(recipe, self._recorder, self._carriers.of_lane)
+        self._driver = LoadDriver(recipe, self._recorder, self._carriers.of_lane)
         self._carriers.outcome = self._driver
         self._is_exact = recipe.is_exact
         self._level_number = -1  # of a level whose end has not been told
@@ -216,7 +216,7 @@ class LoadWorker:
             self._obey(self._orders.receive())
 
     def _obey(self, order: Order) -> None:
-        if isinstance(order, Change):
+        if isinstance(order, TakeLevel):
             self._level_number = order.number
             self._driver.change(order, clock())
         elif isinstance(order, Take):

@@ -88,9 +88,9 @@ class ProgressDisplay:
 
         return printed
 
-    def named(self, label: str) -> _Named:
+    def named(self, label: str) -> _LabelledWatcher:
         """This display for one of several servers."""
-        return _Named(self, label)
+        return _LabelledWatcher(self, label)
 
     def begin(self, label: str, mode: Mode, value: float) -> None:
         what = "request rate" if mode.is_rate else "concurrency"
@@ -152,7 +152,7 @@ class ProgressDisplay:
         return Group(*parts)
 
 
-class _Named:
+class _LabelledWatcher:
     """A watcher that tells a display which server it watches."""
 
     def __init__(self, display: ProgressDisplay, label: str) -> None:
