@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import threading
 
 import numpy as np
 import pytest
@@ -20,7 +22,8 @@ from pytriton.runtime.transport.frames import BatchFailure, Execute, ResponsesFr
 from pytriton.runtime.transport.link import Link
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.payload import add_array
-from tests.e2e.waiting import DEADLINE_S
+from pytriton.runtime.transport.response_outbox import ResponseOutbox
+from tests.e2e.waiting import DEADLINE_S, eventually
 
 LONG = "x" * 300_000
 LARGE = [{"x": np.zeros(20_000, np.float32)}]
@@ -222,6 +225,83 @@ def test_wrong_value_fails_its_own_request_of_a_batch(function, values, rows, ex
     assert found == expected
     codes = {item.error_code for item in items if item.error}
     assert codes == {ErrorCode.INVALID_ARG}
+
+
+def test_coroutine_that_ends_with_its_channel_is_no_failure(open_model, caplog):
+    began = threading.Event()
+
+    async def wait(requests):
+        began.set()
+        await asyncio.Event().wait()
+
+    channel = open_model(wait)
+    channel.send(Execute(1, [1], []))
+    assert began.wait(DEADLINE_S)
+    channel.close()
+
+    assert eventually(lambda: not instance_threads())
+    assert caplog.text == ""
+
+
+def test_exception_of_a_coroutine_that_ends_with_its_channel_is_logged(open_model, caplog):
+    began = threading.Event()
+
+    async def wait(requests):
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError("did not close")
+
+    channel = open_model(wait)
+    channel.send(Execute(1, [1], []))
+    assert began.wait(DEADLINE_S)
+    channel.close()
+
+    assert eventually(lambda: "when it was closed" in caplog.text)
+    assert "did not close" in caplog.text
+
+
+def test_generator_is_not_blamed_for_the_end_of_the_server(open_model, caplog, monkeypatch):
+    """An answer that is sent when it is added meets the closed socket."""
+    closed = []
+    began, go_on = threading.Event(), threading.Event()
+
+    def stream(requests):
+        began.set()
+        assert go_on.wait(DEADLINE_S)
+        try:
+            yield [{"x": np.zeros((1,), np.float32)}]
+        finally:
+            closed.append(True)
+
+    def add_small(self, *_):
+        raise BrokenPipeError
+
+    channel = open_model(stream, is_decoupled=True)
+    channel.send(Execute(1, [1], []))
+    assert began.wait(DEADLINE_S)
+    monkeypatch.setattr(ResponseOutbox, "add_small", add_small)
+    go_on.set()
+
+    assert eventually(lambda: not instance_threads())
+    assert closed
+    assert caplog.text == ""
+
+
+def test_broken_pipe_of_a_generator_is_its_failure(open_model):
+    def stream(requests):
+        raise BrokenPipeError("of its own")
+        yield
+
+    channel = open_model(stream, is_decoupled=True)
+    channel.send(Execute(1, [1], []))
+
+    assert "BrokenPipeError: of its own" in only_answer(channel.receive().frame).error
+
+
+def instance_threads():
+    return [each for each in threading.enumerate() if each.name == "pytriton-m_0_0"]
 
 
 def test_waiting_thread_leaves_the_timeout_of_its_socket_alone(open_model, monkeypatch):

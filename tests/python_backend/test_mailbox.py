@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from pytriton.runtime.python_backend import mailbox
 from pytriton.runtime.python_backend.connection import ServerConnection
 from pytriton.runtime.python_backend.mailbox import MessageInbox
 from pytriton.runtime.transport.arena import Arena
@@ -141,6 +142,53 @@ def test_patient_thread_reads_while_nobody_else_does(rig):
     assert patient.is_done()
     rig.mailbox.wait(rig.mailbox.jobs)
     assert len(rig.mailbox.jobs.messages) == 1
+
+
+class Sleep:
+    """Stands in for the lock that a patient thread sleeps on, and notes for how long it may."""
+
+    def __init__(self, until):
+        self.timeouts = []
+        self._until = until
+
+    def acquire(self, timeout=-1.0):
+        self.timeouts.append(timeout)
+        return self._until(self)
+
+    def release(self):
+        pass
+
+
+def test_patient_thread_sleeps_on_while_the_models_thread_waits(rig, monkeypatch):
+    inbox = MessageInbox(is_low_priority=True)
+
+    def until(sleep):
+        if sleep.timeouts[-1] < 0:
+            inbox.messages.append(None)  # its message has come at last
+        assert len(sleep.timeouts) < 10
+        return bool(inbox.messages)
+
+    sleep = Sleep(until)
+    monkeypatch.setattr(rig.mailbox, "_add_sleeper", lambda waiter: sleep)
+    rig.mailbox._has_reader = True
+    rig.mailbox.wait(inbox)
+
+    assert sleep.timeouts == [0.1, -1]
+
+
+def test_patient_thread_that_sleeps_on_reads_when_the_models_thread_is_busy(rig, monkeypatch):
+    monkeypatch.setattr(mailbox, "BUSY_TIMEOUT_S", 0.001)
+    inbox = MessageInbox(is_low_priority=True)
+    rig.handlers[CheckReady] = inbox.put
+    model = Waiting(rig.mailbox, rig.mailbox.jobs)
+    assert eventually(lambda: rig.mailbox._has_reader)
+    patient = Waiting(rig.mailbox, inbox)
+    assert eventually(lambda: inbox in rig.mailbox._resting)
+
+    rig.server.send(Execute(1, [], []))
+    assert model.is_done()
+    rig.server.send(CheckReady(1))
+    assert patient.is_done()
 
 
 def test_what_is_there_is_read_without_waiting(rig):

@@ -90,9 +90,18 @@ class AsyncInstanceHost(InstanceHost):
             finished_ns = time.monotonic_ns()
             frame = self._call.responses(execute, results, started_ns, finished_ns, payload, wrong)
         except BaseException as error:  # noqa: BLE001  every error of user code is answered
-            self._fail_batch(execute, started_ns, error)
+            if self._closed.done():
+                self._log_on_close(error)
+                self._call.end_spans(execute, ABANDONED)
+            else:
+                self._fail_batch(execute, started_ns, error)
         else:
             self._send_answer(execute, started_ns, frame, payload)
+
+    def _log_on_close(self, error: BaseException) -> None:
+        """Log what a callable raised that nobody waits for, beside that it was cancelled."""
+        if not isinstance(error, asyncio.CancelledError):
+            self._call.log_raised_on_close(error)
 
     def _send(self, frame: Answer, payload: Payload) -> None:
         if not self._closed.done():
@@ -159,8 +168,8 @@ class AsyncStreamHost(AsyncInstanceHost):
             if not batch.is_abandoned and not self._closed.done():
                 text, code = self._call.error(batch.execute, error)
                 last = batch.finish(text, code, self._call.origin(error))
-            elif not isinstance(error, asyncio.CancelledError):
-                self._call.log_raised_on_close(error)
+            else:
+                self._log_on_close(error)
         try:
             self._send_items(last, self._channel.payload(), started_ns)
         except Exception as error:  # noqa: BLE001  no memory for a long text: send a short error

@@ -52,6 +52,7 @@ _SLOW_STEP_NS = 100_000
 STEPS_PER_TURN = 8
 _TURN_NS = 100_000
 _END = object()
+_NOTHING = object()
 
 
 def _ignore(frame: Frame) -> None:
@@ -335,6 +336,7 @@ class StreamHost(InstanceHost):
         batch = stream.batch
         set_request_ids(batch.execute.ids or None)
         goes_on = False
+        results: Any = _NOTHING
         try:
             results = next(stream.responses, _END)
             if results is _END:
@@ -344,7 +346,9 @@ class StreamHost(InstanceHost):
             else:
                 self._add_responses(stream, results, started_ns)
                 goes_on = batch.may_send
-        except BaseException as error:  # noqa: BLE001  every error of user code is answered
+        except BaseException as error:
+            if isinstance(error, ConnectionError) and results is not _NOTHING:
+                raise  # of the channel, as the server has ended: the generator is not to blame
             self._fail(stream, error)
         set_request_ids(None)
         self._stepped_ns = now_ns = time.monotonic_ns()

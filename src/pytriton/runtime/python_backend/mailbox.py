@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 # After this time without a reader, a waiter of low priority reads: the model's thread is busy.
 BUSY_TIMEOUT_S = 0.1
+_FOREVER_S = -1.0
 
 
 class Waiter:
@@ -90,6 +91,8 @@ class Mailbox:
         self.is_over = False
         self.message_count = 0  # those that were read
         self._sleepers: dict[Waiter, list[threading.Lock]] = {}
+        # Waiters of low priority that sleep until another thread has stopped to read.
+        self._resting: set[Waiter] = set()
         self._idle_reader = IdleReader(
             outbox.channel, lambda: outbox.uses_memory, lambda: outbox.trim(IDLE_SECONDS)
         )
@@ -168,11 +171,16 @@ class Mailbox:
     def _wait_low_priority(self, waiter: Waiter, wakeup: threading.Lock) -> None:
         """Sleep, but become the reader if there was none for a while."""
         count = self.message_count
-        while not wakeup.acquire(timeout=BUSY_TIMEOUT_S):
+        timeout_s = BUSY_TIMEOUT_S
+        while not wakeup.acquire(timeout=timeout_s):
             with self._lock:
-                is_quiet = count == self.message_count and self.has_no_reader
+                is_quiet = count == self.message_count
                 count = self.message_count
-                if is_quiet and not self.is_over:
+                if is_quiet and not self.has_no_reader:
+                    # A thread waits for messages that do not come: it need not be looked after.
+                    self._resting.add(waiter)
+                    timeout_s = _FOREVER_S
+                elif is_quiet and not self.is_over:
                     self._has_reader = True
                     self._sleepers.pop(waiter, None)
                     break
@@ -233,14 +241,17 @@ class Mailbox:
             if self._has_reader or self._next_reader is not None:
                 return
             candidates = [waiter for waiter in self._sleepers if not waiter.is_low_priority]
-            if not candidates:
-                return
-            self._next_reader = self.jobs if self.jobs in candidates else candidates[0]
-            wakeups = self._sleepers[self._next_reader]
-            wakeup = wakeups.pop()
-            if not wakeups:
-                del self._sleepers[self._next_reader]
-        wakeup.release()
+            if candidates:
+                self._next_reader = self.jobs if self.jobs in candidates else candidates[0]
+                wakeups = self._sleepers[self._next_reader]
+                woken = [wakeups.pop()]
+                if not wakeups:
+                    del self._sleepers[self._next_reader]
+            else:
+                woken = [each for it in self._resting for each in self._sleepers.pop(it, ())]
+                self._resting.clear()
+        for wakeup in woken:
+            wakeup.release()
 
 
 class LoopReader(Waiter):
