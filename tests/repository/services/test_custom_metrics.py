@@ -267,3 +267,55 @@ def test_texts_of_metrics_are_limited(worker, shared):
     assert "10000 characters each" in refusal(worker.new_metric, 1, 1, {"a": "x" * 10_001}, None)
 
     assert lines(shared) == {}
+
+
+def test_texts_of_all_metrics_are_limited_as_often_as_the_page_has_them(
+    worker, shared, monkeypatch
+):
+    monkeypatch.setattr(custom_metrics, "MAX_CHARACTERS", 100)
+    worker.new_family(1, "f", "ten letters", "HISTOGRAM")
+    other = WorkerMetrics(shared)
+    other.new_family(1, "f", "", "HISTOGRAM")  # it has the description of the first
+    assert "at most 100 characters" in refusal(
+        worker.new_metric, 1, 1, {"a": "x" * 10}, [1.0, 2.0, 3.0, 4.0, 5.0]
+    )
+    worker.new_metric(1, 1, {"a": "x" * 10}, [1.0, 2.0])  # five lines of twelve characters
+    assert "at most 100 characters" in refusal(worker.new_metric, 1, 2, {"a": "y" * 10}, [])
+    assert "at most 100 characters" in refusal(worker.new_family, 2, "g", "x" * 30, "GAUGE")
+    worker.delete_metric(1)
+    worker.new_metric(1, 2, {"a": "y" * 10}, [])
+    for each in (worker, other):
+        each.close()
+        each.new_family(2, "g", "x" * 98, "GAUGE")
+
+    assert len(shared) == 1
+
+
+@pytest.mark.parametrize(
+    "first,second",
+    [
+        (("f", "HISTOGRAM"), ("f_count", "COUNTER")),
+        (("f_sum", "GAUGE"), ("f", "HISTOGRAM")),
+        (("f_bucket", "HISTOGRAM"), ("f", "HISTOGRAM")),
+        (("f_total", "COUNTER"), ("f", "GAUGE")),
+        (("f", "COUNTER"), ("f_total", "COUNTER")),
+    ],
+)
+def test_families_whose_lines_would_be_mixed_up_are_refused(worker, shared, first, second):
+    worker.new_family(1, first[0], "", first[1])
+    assert "cannot be beside" in refusal(worker.new_family, 2, second[0], "", second[1])
+    worker.delete_family(1)
+    worker.new_family(2, second[0], "", second[1])
+
+    assert [family.name for family in shared.families()] == [second[0]]
+
+
+@pytest.mark.parametrize("kind", ["COUNTER", "GAUGE", "HISTOGRAM"])
+@pytest.mark.parametrize("name", ["nv_inference_count_sum", "nv_inference_count_bucket"])
+def test_lines_of_the_servers_own_families_are_refused(worker, name, kind):
+    assert "one of the server's own" in refusal(worker.new_family, 1, name, "", kind)
+
+
+def test_histogram_whose_lines_are_the_servers_own_is_refused(worker):
+    assert "the server's own" in refusal(worker.new_family, 1, "nv_inference", "", "HISTOGRAM")
+    worker.new_family(1, "nv_inference", "", "GAUGE")

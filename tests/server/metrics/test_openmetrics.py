@@ -9,14 +9,16 @@ import pytest
 
 from pytriton.base.nvml import DeviceReading
 from pytriton.serving.engine.latencies import SLOW_SLOTS, LatencyPlan
+from pytriton.serving.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
 from pytriton.serving.server.metrics.api import MetricsApi
 from pytriton.serving.server.metrics.exposition import (
+    OPEN_END,
     MetricSample,
     SampleFamily,
     exemplar_text,
     prefers_openmetrics,
 )
-from pytriton.serving.server.metrics.page import MachineReading, MetricsPage
+from pytriton.serving.server.metrics.page import MachineReading, MetricsPage, custom_families
 from pytriton.serving.server.options.metrics_options import DEFAULT_QUANTILES, MetricsOptions
 from tests.server.http_fakes import Client, get
 from tests.server.http_models import Service
@@ -221,3 +223,23 @@ def test_nothing_is_slow_without_histograms():
     identified(one, "0af7", "r", request_ms=2500)
 
     assert "slow_requests" not in page(one, plan=LatencyPlan(histograms=False))
+
+
+@pytest.mark.parametrize(
+    "bounds,values", [([-1.0, 1.0], [0.5]), ([1.0], [-0.5]), ([], [float("nan")])]
+)
+def test_histogram_whose_sum_may_go_down_has_none(bounds, values):
+    metrics = CustomMetrics()
+    worker = WorkerMetrics(metrics)
+    worker.new_family(1, "h", "", "HISTOGRAM")
+    worker.new_metric(1, 1, {"a": "b"}, bounds)
+    worker.new_metric(1, 2, {"a": "c"}, [1.0])
+    for value in values:
+        worker.observe(1, value)
+    worker.observe(2, 2.5)
+    (family,) = custom_families(metrics)
+
+    (read,) = parser.text_string_to_metric_families(family.open_text() + OPEN_END)
+    sums = [(each.labels, each.value) for each in read.samples if each.name == "h_sum"]
+    assert sums == [({"a": "c"}, 2.5)]
+    assert family.text().count("h_sum{") == 2

@@ -25,6 +25,8 @@ _KIND_NAME = "TRITONSERVER_METRIC_KIND_"
 MAX_FAMILIES = 1000
 MAX_SERIES = 20_000
 MAX_TEXT = 10_000
+MAX_CHARACTERS = 4 << 20  # of names, labels and descriptions, as often as the page has them
+_HISTOGRAM_SUFFIXES = ("_count", "_sum", "_bucket")
 _is_metric_name = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*").fullmatch
 _is_label_name = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*").fullmatch
 
@@ -53,8 +55,8 @@ class SharedMetric:
 
     @property
     def text_size(self) -> int:
-        """The number of characters of its labels."""
-        return sum(len(name) + len(value) for name, value in self.labels)
+        """The number of characters of its labels, on each of its lines."""
+        return sum([len(name) + len(value) for name, value in self.labels])
 
     def increment(self, value: float) -> None:
         """Add to a counter or gauge."""
@@ -142,7 +144,9 @@ class CustomMetrics:
 
     def __init__(self, reserved: Callable[[], Collection[str]] = tuple) -> None:
         self._families: dict[str, SharedFamily] = {}
+        self._line_owners: dict[str, str] = {}  # the family of each name that lines have
         self._reserved = reserved
+        self._reserved_lines: frozenset[str] | None = None
 
     def acquire(self, name: str, description: str, kind: str) -> SharedFamily:
         """Returns the family of this name; the first user sets its description."""
@@ -150,12 +154,29 @@ class CustomMetrics:
             raise InvalidArgumentError(f"expected a kind of {', '.join(KINDS)}, got {kind!r:.40}")
         if not _is_metric_name(name):
             raise InvalidArgumentError("Invalid metric name")
-        if name in self._reserved():
-            raise AlreadyExistsError(f"Family name '{name}' is one of the server's own")
-        family = self._families.setdefault(name, SharedFamily(name, description, kind))
-        if family.kind != kind:
+        family = self._families.get(name)
+        if family is None:
+            family = self._add(name, description, kind)
+        elif family.kind != kind:
             raise AlreadyExistsError("Family name already exists with different type")
         family.users += 1
+        return family
+
+    def _add(self, name: str, description: str, kind: str) -> SharedFamily:
+        lines = _line_names(name, kind)
+        if self._reserved_lines is None:
+            own = [_line_names(each, kind) for each in self._reserved() for kind in KINDS]
+            self._reserved_lines = frozenset().union(*own)
+        if not self._reserved_lines.isdisjoint(lines):
+            raise AlreadyExistsError(f"Family name '{name}' is one of the server's own")
+        for line in lines:
+            if line in self._line_owners:
+                owner = self._line_owners[line]
+                raise AlreadyExistsError(
+                    f"Family name '{name}' cannot be beside '{owner}': both would be read as {line}"
+                )
+        self._line_owners.update(dict.fromkeys(lines, name))
+        family = self._families[name] = SharedFamily(name, description, kind)
         return family
 
     def release(self, family: SharedFamily) -> None:
@@ -163,6 +184,8 @@ class CustomMetrics:
         family.users -= 1
         if not family.users:
             del self._families[family.name]
+            for line in _line_names(family.name, family.kind):
+                del self._line_owners[line]
 
     def families(self) -> Iterator[SharedFamily]:
         """Yields every family, in the order of creation."""
@@ -178,8 +201,10 @@ class WorkerMetrics:
     def __init__(self, shared: CustomMetrics) -> None:
         self._shared = shared
         self._families: dict[int, SharedFamily] = {}
+        self._metrics_of: dict[int, set[int]] = {}  # of each family
         self._metrics: dict[int, tuple[int, SharedMetric]] = {}  # with the family's number
         self._series = 0  # lines on the page
+        self._characters = 0  # there
 
     def new_family(self, family: int, name: str, description: str, kind: str) -> None:
         if family in self._families:
@@ -191,7 +216,10 @@ class WorkerMetrics:
                 f"expected a name and a description of at most {MAX_TEXT} characters, got "
                 f"{len(name) + len(description)}"
             )
-        self._families[family] = self._shared.acquire(name, description, kind)
+        self._check_room(len(name) + len(description))
+        owner = self._families[family] = self._shared.acquire(name, description, kind)
+        self._metrics_of[family] = set()
+        self._characters += len(owner.name) + len(owner.description)
 
     def new_metric(
         self, family: int, metric: int, labels: dict[str, str], buckets: list[float] | None
@@ -208,25 +236,43 @@ class WorkerMetrics:
                 f"a model's instance has at most {MAX_SERIES} metrics and buckets, with labels of "
                 f"{MAX_TEXT} characters each"
             )
+        size = _page_size(owner, shared)
+        try:
+            self._check_room(size)
+        except InvalidArgumentError:
+            owner.release(shared)
+            raise
         self._series += shared.series
+        self._characters += size
         self._metrics[metric] = (family, shared)
+        self._metrics_of[family].add(metric)
+
+    def _check_room(self, size: int) -> None:
+        if self._characters + size > MAX_CHARACTERS:
+            raise InvalidArgumentError(
+                f"the metrics of a model's instance have at most {MAX_CHARACTERS} characters of "
+                "names, labels and descriptions on the page"
+            )
 
     def delete_family(self, family: int) -> None:
         owner = self._families.pop(family, None)
         if owner is None:
             return
-        for number in [each for each, (its, _) in self._metrics.items() if its == family]:
+        for number in self._metrics_of.pop(family):
             self._release(owner, self._metrics.pop(number)[1])
+        self._characters -= len(owner.name) + len(owner.description)
         self._shared.release(owner)
 
     def delete_metric(self, metric: int) -> None:
         """Release a metric, unless it was released with its family."""
         if metric in self._metrics:
             family, shared = self._metrics.pop(metric)
+            self._metrics_of[family].discard(metric)
             self._release(self._families[family], shared)
 
     def _release(self, owner: SharedFamily, metric: SharedMetric) -> None:
         self._series -= metric.series
+        self._characters -= _page_size(owner, metric)
         owner.release(metric)
 
     def increment(self, metric: int, value: float) -> None:
@@ -253,6 +299,24 @@ class WorkerMetrics:
         if number not in self._metrics:
             raise InvalidArgumentError("the metric has been deleted")
         return self._metrics[number][1]
+
+
+def _line_names(name: str, kind: str) -> set[str]:
+    """Returns the names that a family and its lines have on the page, in one format or the other.
+
+    Scrapers refuse a page on which two families have one of them in common.
+    """
+    names = {name}
+    if kind == _COUNTER:
+        names.add(name.removesuffix("_total"))  # that of the family in OpenMetrics
+    elif kind == _HISTOGRAM:
+        names.update([name + suffix for suffix in _HISTOGRAM_SUFFIXES])
+    return names
+
+
+def _page_size(family: SharedFamily, metric: SharedMetric) -> int:
+    """Returns how many characters of names and labels the lines of a metric have."""
+    return metric.series * (len(family.name) + metric.text_size)
 
 
 def bound_text(bound: float) -> str:

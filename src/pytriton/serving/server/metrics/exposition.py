@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 KINDS = ("counter", "gauge", "histogram", "summary")  # in the order of a page
@@ -75,10 +75,7 @@ class SampleFamily:
 
     def open_text(self) -> str:
         """Returns the family's lines in OpenMetrics; empty for a family without values."""
-        # Of each histogram, buckets come before the count and the sum.
-        ordered = (
-            sorted(self.samples, key=_open_group) if self.kind == "histogram" else self.samples
-        )
+        ordered = _open_samples(self.samples) if self.kind == "histogram" else self.samples
         lines = [
             f"{self.name}{sample.suffix}{_braced(_open_labels(sample))} "
             f"{number_text(sample.value)}\n"
@@ -87,9 +84,21 @@ class SampleFamily:
         return open_family_text(self.name, self.kind, self.help, lines)
 
 
-def _open_group(sample: MetricSample) -> tuple[str, bool]:
-    own = {name: value for name, value in sample.labels.items() if name != "le"}
-    return labels_text(own), sample.suffix != "_bucket"
+def _open_samples(samples: Iterable[MetricSample]) -> Iterator[MetricSample]:
+    """Yields the values of histograms: of each, buckets come before the count and the sum.
+
+    OpenMetrics has no sum that may go down, and no count without a sum: the buckets have it, too.
+    """
+    groups: dict[str, tuple[list[MetricSample], list[MetricSample]]] = {}
+    for sample in samples:
+        own = {name: value for name, value in sample.labels.items() if name != "le"}
+        buckets, others = groups.setdefault(labels_text(own), ([], []))
+        (buckets if sample.suffix == "_bucket" else others).append(sample)
+    for _, (buckets, others) in sorted(groups.items()):
+        yield from buckets
+        goes_down = any(each.labels["le"].startswith("-") for each in buckets)
+        if not goes_down and all(each.value >= 0 for each in others):
+            yield from others
 
 
 def _open_labels(sample: MetricSample) -> Mapping[str, str]:
