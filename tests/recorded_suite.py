@@ -184,6 +184,9 @@ class Suite:
     cases: Sequence[Case]
     asked: Callable[[Case, Server], Mapping[str, Observation]] = whole
     real_lives: int = 1  # more where the real server dies now and then of what models do wrong
+    # By the name of an observation. What was recorded of others is kept: the real server survives
+    # them too rarely to be asked again.
+    is_asked_again: Callable[[str], bool] = lambda _: True
 
     @property
     def golden(self) -> Path:
@@ -196,6 +199,11 @@ class Suite:
     def recorded(self) -> tuple[dict[str, Observation], dict[str, Observation]]:
         """The real answers, and ours where they are kept."""
         return recorded_json.load(self.golden), recorded_json.load(self.ours)
+
+    def asked_again(self) -> dict[str, Observation]:
+        """The recorded answers that the real server still has to give."""
+        real = recorded_json.load(self.golden)
+        return {name: seen for name, seen in real.items() if self.is_asked_again(name)}
 
     def answers(
         self, names: Collection[str] = (), *, is_real: bool = False, **settings: Any
@@ -238,7 +246,8 @@ class Suite:
         if peers.missing():
             sys.stderr.write(f"{peers.missing()}\n")
             return 1
-        kept = recorded_json.load(self.golden) if arguments else {}
+        real = recorded_json.load(self.golden)
+        kept = {name: real[name] for name in real if arguments or not self.is_asked_again(name)}
         return recorded_json.write(self.golden, {**kept, **self.answers(arguments, is_real=True)})
 
     def mistakes(self, reasons: Mapping[str, str]) -> dict[str, list[str]]:

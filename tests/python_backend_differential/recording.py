@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tests.python_backend_differential.cases import CASES
-from tests.python_backend_differential.deadly import DEADLY_CASES
+from tests.python_backend_differential.deadly import DEADLY_CASES, is_asked
 from tests.python_backend_differential.variants import GOOD, write_repository
 from tests.recorded_suite import Server, Suite, grouped, running
 
@@ -40,6 +40,7 @@ SUITE = Suite(
     [dataclasses.replace(case, only_ours=case.name in DEADLY_CASES) for case in CASES],
     grouped,
     real_lives=6,
+    is_asked_again=is_asked,
 )
 
 if __name__ == "__main__":
