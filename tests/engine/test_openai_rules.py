@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from pytriton.base.errors import InvalidArgumentError
+from pytriton.base.sent_specs import decode_spec, encode_spec
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
-from pytriton.serving.server.frontend.records import decode_spec, encode_spec
 
 
 def spec(routes, inputs, outputs, more=""):

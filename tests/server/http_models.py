@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import msgspec
@@ -103,6 +104,21 @@ class InlineBackground:
 
     def close(self) -> None:
         self.count = -1
+
+
+class HeldBackground:
+    """Runs what it is given when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[asyncio.Future[None]] = []
+
+    async def run(self, function, *arguments):
+        self.waiting.append(asyncio.get_running_loop().create_future())
+        await self.waiting[-1]
+        return function(*arguments)
+
+    def close(self) -> None:
+        self.waiting.clear()
 
 
 class InlineProcess:

@@ -8,6 +8,7 @@ import pytest
 from pytriton.base import dtypes
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.model_spec import SequenceControlKind
+from pytriton.base.sent_specs import decode_spec, encode_spec
 from pytriton.serving.engine.config import (
     config_from_text,
     normalise_config,
@@ -15,7 +16,6 @@ from pytriton.serving.engine.config import (
     validate_config,
 )
 from pytriton.serving.engine.config_rules import validate_model
-from pytriton.serving.server.frontend.records import decode_spec, encode_spec
 
 MODEL = 'name: "m" backend: "python" input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]'
 START = "kind: CONTROL_SEQUENCE_START"

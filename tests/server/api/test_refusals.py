@@ -9,7 +9,6 @@ import pytest
 
 from pytriton.serving.engine.failures import REFUSED
 from pytriton.serving.server.api.authorization import RestrictedGroup
-from pytriton.serving.server.openai.api import MAX_BODY_BYTES
 from pytriton.serving.server.options.server_options import ClientLimits, ServerOptions
 from tests.server.grpc_fakes import GrpcClient, infer_request
 from tests.server.http_fakes import chunked, get, post
@@ -126,9 +125,8 @@ def test_unknown_openai_path_without_authorisation_is_not_noted():
         (embeddings(input=7), 400, ("vectors", "Invalid argument", "input")),
         (body(messages=[]), 400, ("", "Invalid argument", "expected the name of a model")),
         (post(b"{", CHAT), 400, ("", "Invalid argument", "")),
-        (post(bytes(MAX_BODY_BYTES + 1), CHAT), 413, ("", "Too large", str(MAX_BODY_BYTES))),
     ],
-    ids=["member", "unknown model", "wrong route", "input", "no model", "no JSON", "too large"],
+    ids=["member", "unknown model", "wrong route", "input", "no model", "no JSON"],
 )
 def test_openai_request_that_is_refused_before_the_engine_is_noted(request_bytes, status, note):
     service = OpenAIService()

@@ -187,6 +187,25 @@ def test_process_that_cannot_be_started_fails_its_job(error):
         run(lambda codec: codec.generate(b"{}", SPEC), fail)
 
 
+def test_process_whose_tensors_find_no_memory_is_ended():
+    made = []
+
+    def make():
+        made.append(InlineProcess())
+        return made[-1]
+
+    def refuse(size, header_bytes):
+        raise UnavailableError("no memory")
+
+    async def read(codec):
+        text = b'{"b":"' + b"x" * (2 << 20) + b'"}'
+        with pytest.raises(UnavailableError, match="no memory"):
+            await codec.generate(text, SPEC, refuse)
+        return repr(codec)
+
+    assert run(read, make) == "<CodecPool 0 busy 0 idle>"
+
+
 class HeldProcess(InlineProcess):
     """Works when the test lets it, or ends when it is killed."""
 

@@ -17,15 +17,10 @@ from pytriton.base.model_spec import (
     QueuePolicySpec,
     QueueTimeoutAction,
 )
+from pytriton.base.sent_specs import decode_spec, encode_spec
 from pytriton.runtime.transport.frontend_frames import SubmitItem
 from pytriton.serving.server.frontend.chunks import FrontEndChunk
-from pytriton.serving.server.frontend.records import (
-    as_batch_key,
-    decode_spec,
-    encode_spec,
-    packed,
-    unpacked,
-)
+from pytriton.serving.server.frontend.records import as_batch_key, packed, unpacked
 from pytriton.serving.server.frontend.session import read_request
 from tests.fakes import model_spec
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from pytriton.base.sent_specs import decode_spec
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
-from pytriton.serving.server.frontend.records import decode_spec
 from pytriton.serving.server.frontend.registry_feed import RegistryFeed
 from pytriton.testing import FakeEventLoop
 from tests.fakes import model_spec

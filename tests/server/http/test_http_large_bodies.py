@@ -17,7 +17,16 @@ from pytriton.serving.server.api.background import SMALL_BYTES, LoopBudget
 from pytriton.testing import FakeEventLoop
 from tests.server.control_fakes import ENTRIES, FakeControl
 from tests.server.http_fakes import get, post
-from tests.server.http_models import INFER, Service, ask, error, floats, infer_body, text
+from tests.server.http_models import (
+    INFER,
+    HeldBackground,
+    Service,
+    ask,
+    error,
+    floats,
+    infer_body,
+    text,
+)
 
 GENERATE = b"/v2/models/double/generate"
 STREAM = b"/v2/models/stream/generate_stream"
@@ -189,21 +198,6 @@ def test_large_generate_answer_is_written_beside_the_loop(service):
 
 def events(answer):
     return [json.loads(event[6:]) for event in answer.body.split(b"\n\n") if event]
-
-
-class HeldBackground:
-    """Runs what it is given when the test says so."""
-
-    def __init__(self) -> None:
-        self.waiting: list[asyncio.Future[None]] = []
-
-    async def run(self, function, *arguments):
-        self.waiting.append(asyncio.get_running_loop().create_future())
-        await self.waiting[-1]
-        return function(*arguments)
-
-    def close(self) -> None:
-        self.waiting.clear()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import itertools
 import json
@@ -15,14 +16,17 @@ from pytriton.base.errors import InternalError, InvalidArgumentError, Unavailabl
 from pytriton.base.quotas import PrincipalQuotas, Quota
 from pytriton.serving.engine.fairness import ANYBODY
 from pytriton.serving.server.api.authorization import RestrictedGroup
-from pytriton.serving.server.openai.api import MAX_BODY_BYTES
+from pytriton.serving.server.api.background import SMALL_BYTES
 from pytriton.serving.server.openai.exchanges import ModelRequest
+from pytriton.serving.server.options.server_options import ClientLimits
+from pytriton.testing import FakeEventLoop
 from tests.fake_network import HIGH_WATER_BYTES
 from tests.server.http_fakes import get, post
-from tests.server.http_models import ask, text
+from tests.server.http_models import HeldBackground, ask, text
 from tests.server.openai.openai_service import (
     CHAT,
     EMBEDDINGS,
+    OPENAI_MODELS,
     OpenAIService,
     chat,
     completion,
@@ -258,6 +262,155 @@ def test_one_choice_that_ends_early_does_not_end_the_others(service, client):
     assert [each["text"] for each in choices] == ["ab", "cd"]
 
 
+# Large bodies, which another process reads
+
+LONG = "x" * SMALL_BYTES
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_large_chat_is_answered(service, client, stream):
+    client.send(chat(LONG, stream=stream, n=2) + get(b"/v2/health/live"))
+    client.loop.run()
+    for index in range(2):
+        service.talk.answer(text("yes"), index=index)
+    client.loop.run()
+
+    answer, after = client.answers()
+    assert (answer.status, after.status) == (200, 200)
+    assert answer.body.count(b'"content":"yes"') == 2
+    requests = [each.request for each in service.talk.inferences]
+    assert [each.operation for each in requests] == ["chat", "chat"]
+    data = requests[1].inputs["prompt"].data
+    assert bytes(data[4:]).decode() == f"User: {LONG}\nAssistant:"
+
+
+def test_large_embeddings_are_answered(service, client):
+    client.send(embeddings(input=["a", LONG]))
+    client.loop.run()
+    service.instances["vectors"].answer(rows([1, 2], [3, 4]))
+
+    assert [each["embedding"] for each in json.loads(answer_of(client).body)["data"]] == [
+        [1, 2],
+        [3, 4],
+    ]
+
+
+@pytest.mark.parametrize(
+    "request_bytes, status, param",
+    [
+        (chat(LONG, n=0), 400, "n"),
+        (chat(LONG, model="nobody"), 404, "model"),
+        (chat(LONG, model="vectors"), 404, "model"),
+        (chat(LONG, model=""), 400, "model"),
+        (post(b" " * (SMALL_BYTES + 1), CHAT), 400, None),
+    ],
+    ids=itertools.count(),
+)
+def test_large_wrong_requests_have_openais_errors(service, client, request_bytes, status, param):
+    client.send(request_bytes)
+    client.loop.run()
+
+    answer = answer_of(client)
+    assert (answer.status, error(answer)["param"]) == (status, param)
+    assert len(service.engine.failures.listed()) == 1
+
+
+@pytest.fixture
+def held():
+    """A service with a real loop whose background waits for the test."""
+    loop = FakeEventLoop()
+    asyncio.set_event_loop(loop)
+    service = OpenAIService(loop=loop, background=HeldBackground())
+    yield service
+    service.api.close()
+    loop.run()
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+def test_others_are_answered_while_a_large_body_is_read(held):
+    client = held.connect()
+    client.send(chat(LONG))
+    held.loop.run()
+    other = ask(held, get(b"/v2/health/live"))
+    assert held.talk.inferences == []
+    held.background.waiting[0].set_result(None)
+    held.loop.run()
+    held.talk.answer(text("yes"))
+    held.loop.run()
+
+    assert other.status == 200
+    assert answer_of(client).status == 200
+
+
+def test_large_body_of_a_client_that_left_is_not_answered(held):
+    client = held.connect()
+    client.send(chat(LONG))
+    held.loop.run()
+    client.transport.close()
+    held.loop.run()
+
+    assert held.background.waiting[0].cancelled()
+    assert held.talk.inferences == []
+
+
+def test_client_that_leaves_after_its_large_body_cancels_the_inference(service, client):
+    client.send(chat(LONG))
+    client.loop.run()
+    client.reset()
+
+    assert len(service.talk.inferences) == 1
+    assert service.talk.cancelled == service.talk.inferences
+
+
+def test_model_that_changed_while_a_large_body_was_read_may_be_asked_again(held):
+    client = held.connect()
+    held.engine.lookup("talk", "").stop()
+    client.send(chat(LONG))
+    held.loop.run()
+    held._serve("talk", OPENAI_MODELS["talk"])
+    held.background.waiting[0].set_result(None)
+    held.loop.run()
+
+    assert answer_of(client).status == 503
+
+
+def chunked(request_bytes: bytes) -> bytes:
+    head, _, content = request_bytes.partition(b"\r\n\r\n")
+    lines = [each for each in head.split(b"\r\n") if not each.startswith(b"Content-Length")]
+    head = b"\r\n".join([*lines, b"Transfer-Encoding: chunked"])
+    return head + b"\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(content), content)
+
+
+@pytest.mark.parametrize("send", [bytes, chunked])
+def test_body_above_the_limit_is_refused_in_openais_form(send):
+    service = OpenAIService(limits=ClientLimits(http_max_input_bytes=1 << 20))
+    client = service.connect()
+    client.send(send(chat("x" * (1 << 20))))
+
+    (answer,) = client.answers()
+    assert answer.status == 413
+    found = error(answer)
+    assert (found["type"], found["code"]) == ("invalid_request_error", "request_too_large")
+    assert found["message"].endswith("Use --http-max-input-size to increase the limit.")
+    (group,) = service.engine.failures.listed()
+    assert group.record.kind == "Too large"
+
+
+def test_body_above_the_limit_for_other_paths_is_refused_as_before():
+    service = OpenAIService(limits=ClientLimits(http_max_input_bytes=1 << 20))
+    answer = ask(service, post(b"x" * ((1 << 20) + 1), b"/v2/models/double/infer"))
+
+    assert answer.status == 400
+    assert json.loads(answer.body).keys() == {"error"}
+
+
+def test_large_body_for_an_unknown_path_is_refused_in_openais_form(service):
+    answer = ask(service, post(b"x" * SMALL_BYTES, b"/v1/nonsense"))
+
+    assert (answer.status, error(answer)["code"]) == (404, "unknown_url")
+
+
 # Clients that go or read slowly
 
 
@@ -407,7 +560,6 @@ def test_error_in_a_stream_is_an_event(service, client):
         (post(b"{}", b"/v1/responses"), 404, None),
         (get(b"/v1"), 404, None),
         (get(b"/v1/models/"), 404, None),
-        (post(b" " * (MAX_BODY_BYTES + 1), CHAT), 413, None),
         (completion(model="whole", max_tokens=5), 400, "max_tokens"),
     ],
     ids=itertools.count(),
@@ -431,9 +583,7 @@ def test_compressed_body_is_refused(service):
 
 
 def test_mistake_of_the_server_is_logged_and_not_told(service, client, monkeypatch, caplog):
-    monkeypatch.setattr(
-        "pytriton.serving.server.openai.api.read_generation", lambda *_, **__: 1 / 0
-    )
+    monkeypatch.setattr("pytriton.serving.server.openai.api.read_work", lambda *_, **__: 1 / 0)
     with caplog.at_level(logging.ERROR):
         client.send(chat())
 

@@ -12,11 +12,11 @@ from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.base.model_spec import ModelSpec, OpenAISpec
 from pytriton.protocol.openai.errors import OpenAIError, unsupported, wrong
 from pytriton.protocol.openai.inputs import (
+    MAX_INPUT_BYTES,
     MAX_INTEGER,
     MAX_TOKENS,
     Inputs,
     as_json,
-    check_input_bytes,
     input_tensor,
     shown,
     text_tensor,
@@ -183,7 +183,7 @@ def read_generation(members: Members, spec: ModelSpec, *, is_chat: bool) -> Gene
     inputs.add_rest(members)
     _check_asked(inputs, max_tokens)
     inputs.finish()
-    check_input_bytes("n", count, sum(inputs.size + len(text) for text in texts))
+    _check_copies(inputs.size, texts, count, is_echo=is_echo)
     return Generation(
         requests=_requests(spec, openai, inputs, texts, count, seed),
         is_chat=is_chat,
@@ -196,6 +196,23 @@ def read_generation(members: Members, spec: ModelSpec, *, is_chat: bool) -> Gene
         prefixes=[text if is_echo else "" for text in texts for _ in range(count)],
         wants_logprobs=wants_logprobs,
     )
+
+
+def _check_copies(size: int, texts: list[str], count: int, *, is_echo: bool) -> None:
+    """Raise OpenAIError if the model, or with `echo` the client, would get too much of the same.
+
+    What a client sends once is limited by the size of its request.
+    """
+    text_size = sum(map(len, texts))
+    whole = count * (len(texts) * size + text_size)
+    copied = count * text_size if is_echo else whole - size - text_size
+    if copied > MAX_INPUT_BYTES:
+        one = "echo" if is_echo else "prompt"
+        raise wrong(
+            one if count == 1 else "n",
+            f"expected at most {MAX_INPUT_BYTES} bytes in copies of inputs and prompts, got "
+            f"{copied}",
+        )
 
 
 def _includes_usage(members: Members, *, is_stream: bool) -> bool:

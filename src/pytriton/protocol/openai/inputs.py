@@ -22,7 +22,7 @@ from pytriton.protocol.json_text import parameter_value, refuse_reserved
 from pytriton.protocol.openai.errors import unsupported, wrong
 from pytriton.protocol.openai.members import Members
 
-MAX_INPUT_BYTES = 32 << 20  # of all that one request of a client gives the model
+MAX_INPUT_BYTES = 32 << 20  # of copies that one request of a client gives the model
 
 _INTEGERS = frozenset(
     {

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The members of OpenAI's requests: read one by one, each when its type is known.
 
-A body is not decoded as a whole. Each member stays JSON text until somebody needs its value. Bodies
-are read in the event loop, so only texts and messages may be long, and members and parts are few.
+A body is not decoded as a whole. Each member stays JSON text until somebody needs its value. Small
+bodies are read in the event loop, and what comes of large ones is written there, so only texts and
+messages may be long, and members and parts are few.
 """
 
 from __future__ import annotations

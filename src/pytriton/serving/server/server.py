@@ -32,7 +32,8 @@ from pytriton.serving.server.api.request_memory import REQUEST_MEMORY, RequestMe
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.api.shortage import UNREAD_ANSWERS
 from pytriton.serving.server.frontend.front_end import FrontEnd
-from pytriton.serving.server.http.http1_connection import refusal
+from pytriton.serving.server.http.connection import plain_refusal
+from pytriton.serving.server.http.http1_connection import encode_refusal
 from pytriton.serving.server.metrics.api import MAX_SCRAPES, MetricsApi
 from pytriton.serving.server.page.history import Sampler
 from pytriton.serving.server.page.routes import owns
@@ -454,7 +455,7 @@ class NetworkServer:
         if tls is not None:  # it would be no TLS
             return b""
         if not is_grpc:
-            return refusal(503, text)
+            return encode_refusal(plain_refusal(503, text))
         goaway = frames.goaway(0, frames.Http2ErrorCode.ENHANCE_YOUR_CALM, text.encode())
         return frames.frame(frames.SETTINGS, 0, 0, b"") + goaway
 

@@ -26,8 +26,8 @@ from pytriton.serving.server.access_log.access_log import (
 )
 from pytriton.serving.server.grpc.columns import ColumnCall
 from pytriton.serving.server.grpc.connection import GrpcConnection
-from pytriton.serving.server.http.connection import JSON_TYPE, HttpConnection
-from pytriton.serving.server.http.http1_connection import Http1Connection, refusal
+from pytriton.serving.server.http.connection import JSON_TYPE, HttpConnection, HttpRefusal
+from pytriton.serving.server.http.http1_connection import Http1Connection
 from pytriton.serving.server.http.http2_stream import Http2Stream
 from pytriton.serving.server.http.reader import RequestHead
 
@@ -196,10 +196,9 @@ class LoggedHttpConnection(LoggedAnswers, Http1Connection):
         self._client = address_of(transport)
         super().connection_made(transport)
 
-    def _send_refusal(self, status: int, message: str) -> None:
-        size = len(refusal(status, message).partition(b"\r\n\r\n")[2])
-        self._add(self._reader.head, status, 0, size, 0)
-        super()._send_refusal(status, message)
+    def _send_refusal(self, answer: HttpRefusal) -> None:
+        self._add(self._reader.head, answer.status, 0, len(answer.body), 0)
+        super()._send_refusal(answer)
 
     def _abandon_requests(self) -> None:
         self._enter_abandoned()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.access.decisions import Client
     from pytriton.serving.server.api.origins import OriginPolicy
     from pytriton.serving.server.http.api import HttpApi
-    from pytriton.serving.server.http.connection import HttpConnection
+    from pytriton.serving.server.http.connection import HttpConnection, HttpRefusal
     from pytriton.serving.server.http.handler import HttpExchange
 
     Handle = Callable[[HttpConnection, HttpRequest, Route], HttpExchange | None]
@@ -148,14 +148,15 @@ class CloudApi(HttpHandler):
             return self._api.route_refusal(found, client)
         return super().route_refusal(head, client) if isinstance(found, OwnTarget) else found[:2]
 
-    def on_unread(self, head: RequestHead, status: int, message: str) -> None:
+    def on_unread(self, head: RequestHead, status: int, message: str) -> HttpRefusal:
         """Note a request for a model that was refused before its body was read to its end."""
         try:
             found = self._find(head)
         except ServerError:  # it is for no model
-            return
+            return super().on_unread(head, status, message)
         if isinstance(found, RequestHead):
-            self._api.on_unread(found, status, message)
+            return self._api.on_unread(found, status, message)
+        return super().on_unread(head, status, message)
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a request now, or return the exchange that will answer it."""

@@ -17,6 +17,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pytriton.base.errors import InvalidArgumentError, ServerError, UnavailableError
+from pytriton.base.lazy_module import LazyModule
 from pytriton.protocol.kserve_json import ALL_JSON
 from pytriton.protocol.large_json import (
     check_memory,
@@ -34,6 +35,7 @@ from pytriton.serving.server.codec.messages import (
     ParsedRequest,
     ParsedTensor,
     ReadLoad,
+    ReadOpenAI,
     RefusedText,
     Reply,
     decode_job,
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import InferRequest
     from pytriton.protocol.kserve_json import OutputFormat
+    from pytriton.protocol.openai import large_body
+else:
+    large_body = LazyModule("pytriton.protocol.openai.large_body")
 
 # The limit for names, shapes and parameters, which the server has to decode in its event loop.
 MAX_HEAD_BYTES = 1 << 20
@@ -60,6 +65,9 @@ def run_job(job: Job, text: bytes) -> tuple[Reply, list[Buffer]]:
     try:
         if job.kind is JobKind.LOAD:
             return _load(text)
+        if job.kind is JobKind.OPENAI:
+            document, parts = large_body.read_large(job.task, text)
+            return ReadOpenAI(document, list(map(len, parts))), list(parts)
         return _request(job, text)
     except MemoryError:
         error: ServerError = UnavailableError(

@@ -29,6 +29,7 @@ class JobKind(enum.Enum):
     INFER = "infer"
     GENERATE = "generate"
     LOAD = "load"
+    OPENAI = "openai"
 
 
 class InputDescription(msgspec.Struct, frozen=True, array_like=True):
@@ -102,6 +103,7 @@ class Job(msgspec.Struct, frozen=True):
     max_bytes: int  # the largest size of a tensor
     body_bytes: int = 0  # the size of the whole body, whose binary tensors are not sent
     model: ParsedModel | None = None
+    task: bytes = b""  # of OpenAI's routes; see `protocol.openai.large_body`
 
 
 class ParsedTensor(msgspec.Struct, frozen=True, array_like=True):
@@ -148,6 +150,13 @@ class ReadLoad(msgspec.Struct, frozen=True, tag="load"):
         return list(self.file_sizes.values())
 
 
+class ReadOpenAI(msgspec.Struct, frozen=True, tag="openai"):
+    """A request of OpenAI's routes without its tensors; see `protocol.openai.large_body`."""
+
+    document: bytes
+    payload_sizes: list[int]
+
+
 class RefusedText(msgspec.Struct, frozen=True, tag="refused"):
     """The error of an invalid text; `code` is one of `pytriton.base.errors.ErrorCode`."""
 
@@ -160,7 +169,7 @@ class RefusedText(msgspec.Struct, frozen=True, tag="refused"):
         return []
 
 
-Reply = ParsedRequest | ReadLoad | RefusedText
+Reply = ParsedRequest | ReadLoad | ReadOpenAI | RefusedText
 
 decode_job = msgspec.msgpack.Decoder(Job).decode
 decode_reply = msgspec.msgpack.Decoder(Reply).decode

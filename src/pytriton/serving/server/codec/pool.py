@@ -27,6 +27,7 @@ from pytriton.serving.server.codec.messages import (
     ParsedModel,
     ParsedRequest,
     ReadLoad,
+    ReadOpenAI,
     RefusedText,
     Reply,
     decode_reply,
@@ -218,6 +219,15 @@ class CodecPool:
         files = [content for content in payload if isinstance(content, bytes)]
         return LoadOverrides(reply.config, dict(zip(reply.file_sizes, files, strict=True)))
 
+    async def openai(
+        self, body: Buffer, task: bytes, allocate: Allocate = allocate_nothing
+    ) -> tuple[bytes, list[Buffer]]:
+        """Run a task of `pytriton.protocol.openai.large_body`; returns the reply and tensors."""
+        job = Job(JobKind.OPENAI, len(body), 0, task=task)
+        reply, payload = await self._run_job(job, body, allocate)
+        assert isinstance(reply, ReadOpenAI)
+        return reply.document, payload
+
     def close(self) -> None:
         """Stop all processes; their jobs fail."""
         with self._lock:
@@ -240,7 +250,7 @@ class CodecPool:
                 if payload is None:
                     memory = allocate(sum(reply.payload_sizes), 0)
                     payload = await self._background.run(self._finish, state, reply, memory)
-        except asyncio.CancelledError:
+        except BaseException:  # the client has left, or there is no memory for what was read
             self._cancel(state)
             raise
         finally:
@@ -289,7 +299,7 @@ class CodecPool:
                     raise EOFError
             reply = process.run(state.job, text)
             is_large = sum(reply.payload_sizes) > _LARGE_PAYLOAD_BYTES
-            if is_large and isinstance(reply, ParsedRequest):
+            if is_large and isinstance(reply, ParsedRequest | ReadOpenAI):
                 with self._lock:
                     state.is_waiting = not state.is_cancelled
                 if state.is_cancelled:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encodings for messages between front ends and the core: specifications, texts, log records.
+"""Encodings for messages between front ends and the core: texts and log records.
 
 Both ends are here: what one side encodes, the other decodes. The records of messages themselves
 are in `pytriton.runtime.transport.frontend_frames`.
@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pytriton.base import dtypes
 from pytriton.base.errors import sendable_text
-from pytriton.base.model_spec import ModelSpec
 from pytriton.base.request_ids import add_to_log_records
 from pytriton.runtime.transport.frontend_frames import LogEntries, LogEntry
 from pytriton.serving.server.process.log_lines import LineHandler
@@ -25,29 +23,6 @@ if TYPE_CHECKING:
     from pytriton.base.log_lines import LogLines
     from pytriton.base.log_switches import LogSwitches
     from pytriton.serving.server.frontend.core_link import CoreLink
-
-
-def _encode_other(value: Any) -> int:
-    assert isinstance(value, dtypes.DataType), f"expected a datatype, got {value!r}"
-    return value.number
-
-
-def _decode_other(kind: type, value: Any) -> dtypes.DataType:
-    assert kind is dtypes.DataType, f"expected a datatype, got {kind}"
-    return dtypes.BY_NUMBER[value]
-
-
-_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_other)
-_decoder = msgspec.msgpack.Decoder(ModelSpec, dec_hook=_decode_other)
-
-
-def encode_spec(spec: ModelSpec) -> bytes:
-    return _encoder.encode(spec)
-
-
-def decode_spec(content: bytes) -> ModelSpec:
-    """Returns the specification that `encode_spec` encoded."""
-    return _decoder.decode(content)
 
 
 def as_batch_key(value: Any) -> Any:

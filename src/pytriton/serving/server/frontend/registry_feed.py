@@ -9,8 +9,8 @@ import itertools
 from typing import TYPE_CHECKING, Protocol
 
 from pytriton.base.errors import sendable_text
+from pytriton.base.sent_specs import encode_spec
 from pytriton.runtime.transport.frontend_frames import ModelRecord, ModelStateRecord, Registry
-from pytriton.serving.server.frontend.records import encode_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable

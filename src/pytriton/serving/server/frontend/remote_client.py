@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pytriton.base.errors import ServerError
+from pytriton.base.sent_specs import decode_spec
 from pytriton.runtime.transport.control import Started
 from pytriton.runtime.transport.frontend_frames import (
     LimitUse,
@@ -26,7 +27,6 @@ from pytriton.serving.engine.engine import RequestEngine
 from pytriton.serving.engine.model_state import UNLOADED, VersionState
 from pytriton.serving.server.frontend.chunks import ChunkFlow
 from pytriton.serving.server.frontend.core_link import CoreLink
-from pytriton.serving.server.frontend.records import decode_spec
 from pytriton.serving.server.process.log_lines import write_gathered
 
 if TYPE_CHECKING:

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.codec.pool import CodecPool
     from pytriton.serving.server.http.bodies import Deferred, ReadInfer
     from pytriton.serving.server.http.columns import FormTable
-    from pytriton.serving.server.http.connection import HttpConnection
+    from pytriton.serving.server.http.connection import HttpConnection, HttpRefusal
     from pytriton.serving.server.http.reader import HttpRequest, RequestHead
     from pytriton.serving.server.http.region_forms import RegionForms
     from pytriton.serving.server.options.server_options import ServerOptions
@@ -80,7 +80,15 @@ if TYPE_CHECKING:
     from pytriton.serving.server.tracing.tracing import TraceBeginner
 
 _MAX_DIGITS = 19  # of a valid length
-_UNREAD = {HTTP_RESTRICTED: ForbiddenError, 503: UnavailableError}  # kinds by status
+# Kinds by status.
+_UNREAD: dict[int, type[ServerError]] = {HTTP_RESTRICTED: ForbiddenError, 503: UnavailableError}
+
+
+def unread_kind(status: int, message: str) -> type[ServerError]:
+    """Returns the kind of error by which a request is noted that was refused before its body."""
+    return (
+        TooLargeError if message.endswith(SIZE_HINT) else _UNREAD.get(status, InvalidArgumentError)
+    )
 
 
 class Resolved:
@@ -110,6 +118,9 @@ class OtherApi(Protocol):
 
     def route_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:
         """Returns why a request may have no large body; see `HttpHandler.route_refusal`."""
+
+    def on_unread(self, head: RequestHead, status: int, message: str) -> HttpRefusal:
+        """Called when a request is refused; see `HttpHandler.on_unread`."""
 
 
 class HttpApi(HttpHandler):
@@ -259,15 +270,17 @@ class HttpApi(HttpHandler):
         if isinstance(route, Route) and route.endpoint.handler in INFERENCES:
             self._engine.report_refusal(route.model, route.version, "", error)
 
-    def on_unread(self, head: RequestHead, status: int, message: str) -> None:
+    def on_unread(self, head: RequestHead, status: int, message: str) -> HttpRefusal:
         """Note a request for a model that was refused before its body was read to its end."""
         route = self._router.resolve(head.target)
-        if route is None or route.endpoint.handler not in INFERENCES:
-            return
-        kind: type[ServerError] = _UNREAD.get(status, InvalidArgumentError)
-        if message.endswith(SIZE_HINT):
-            kind = TooLargeError
-        note_unread(self._engine, kind, message, route.model, route.version)
+        if route is None:
+            other = self.other_apis.get(first_segment(head.target))
+            if other is not None:
+                return other.on_unread(head, status, message)
+        elif route.endpoint.handler in INFERENCES:
+            kind = unread_kind(status, message)
+            note_unread(self._engine, kind, message, route.model, route.version)
+        return super().on_unread(head, status, message)
 
     def _resolve(self, connection: HttpConnection, head: RequestHead) -> Resolved | None:
         """Find the method that answers an allowed request; otherwise respond with an error."""

@@ -18,7 +18,7 @@ from pytriton.protocol.kserve_json import parse_header_length, parse_infer
 from pytriton.protocol.repository import read_load
 from pytriton.serving.server.api.background import MEDIUM_BYTES, SMALL_BYTES, Background, LoopBudget
 from pytriton.serving.server.api.request_memory import RequestMemory
-from pytriton.serving.server.http.reader import LARGE_BODY_BYTES, SMALL_BODY
+from pytriton.serving.server.http.reader import LARGE_BODY_BYTES, SMALL_BODY, private_memory
 
 Answer = TypeVar("Answer")
 
@@ -123,6 +123,13 @@ class Bodies:
         if len(http.body) > MEDIUM_BYTES and not self._loop_budget.is_free():
             return partial(self._loop_budget.run, partial(parse_generate, http.body, model.spec))
         return parse_generate(http.body, model.spec)
+
+    async def openai(self, http: HttpRequest, task: bytes) -> tuple[bytes, list[Buffer]]:
+        """Read a large body of OpenAI's routes; see `CodecPool.openai`."""
+        return await self._codec.openai(http.body, task, self._allocate_private)
+
+    def _allocate_private(self, size: int, _: int) -> memoryview:
+        return memoryview(self._memory.hold(private_memory(size)))
 
     def _allocate(self, model: ServedModel, size: int, header_bytes: int) -> memoryview | None:
         """Returns memory of a model for the tensors of a large JSON text, which will fill it."""

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytriton.base.errors import error_for_clients
 from pytriton.protocol.json_text import dump_json
@@ -50,6 +50,19 @@ def body_headers(json_length: int | None, encoding: str) -> tuple[bytes, bytes]:
 def error_body(message: str) -> bytes:
     """Returns Triton's error object."""
     return b'{"error":%b}' % dump_json(message)
+
+
+class HttpRefusal(NamedTuple):
+    """The answer to a request that is refused before its body was read to its end."""
+
+    status: int
+    body: bytes  # JSON
+    headers: bytes = b""  # lines
+
+
+def plain_refusal(status: int, message: str) -> HttpRefusal:
+    """Returns a refusal with Triton's error object."""
+    return HttpRefusal(status, error_body(message), REFUSAL_HEADERS.get(status, b""))
 
 
 class HttpConnection:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytriton.serving.server.api.http2_transport import FlushQueue
 from pytriton.serving.server.api.request_memory import RequestMemory
 from pytriton.serving.server.api.shortage import UnreadAnswers
+from pytriton.serving.server.http.connection import HttpRefusal, plain_refusal
 from pytriton.serving.server.http.http1_connection import READ_BYTES, Http1Connection
 from pytriton.serving.server.http.http2_connection import Http2ServerConnection, http2_limits
 from pytriton.serving.server.http.http2_stream import Http2Stream
@@ -188,8 +189,12 @@ class HttpHandler:
         if limit is not None:
             self.refusals[limit] += 1
 
-    def on_unread(self, head: RequestHead, status: int, message: str) -> None:
-        """Called when a request is refused after its head, before its body was read to its end."""
+    def on_unread(self, head: RequestHead, status: int, message: str) -> HttpRefusal:
+        """Called when a request is refused after its head, before its body was read to its end.
+
+        Returns the answer.
+        """
+        return plain_refusal(status, message)
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a request now, or return the exchange that will answer it."""

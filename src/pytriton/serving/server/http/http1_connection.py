@@ -21,10 +21,10 @@ from pytriton.serving.server.http.connection import (
     JSON_LENGTH_LINE,
     JSON_TYPE,
     NO_CONTENT,
-    REFUSAL_HEADERS,
     HttpConnection,
+    HttpRefusal,
     body_headers,
-    error_body,
+    plain_refusal,
 )
 from pytriton.serving.server.http.reader import (
     LARGE_BODY_BYTES,
@@ -64,13 +64,6 @@ TRANSITIONS: dict[ConnectionState, frozenset[ConnectionState]] = {
 }
 
 
-class HttpRefusal(NamedTuple):
-    """The last response on a connection, to an invalid request."""
-
-    status: int
-    message: str
-
-
 class Expectation(NamedTuple):
     """The client waits for `100 Continue` before it sends the body of its next request."""
 
@@ -99,16 +92,14 @@ BINARY_RESPONSE = b"%bContent-Type: %b\r\n%bContent-Length: %%d\r\n\r\n%%b" % (
 )
 
 
-def refusal(status: int, message: str, headers: bytes = b"") -> bytes:
-    """Returns the last response on a connection; `headers` are whole lines."""
-    body = error_body(message)
-    headers += REFUSAL_HEADERS.get(status, b"")
+def encode_refusal(answer: HttpRefusal, headers: bytes = b"") -> bytes:
+    """Returns the last response on a connection; `headers` are further lines."""
     return b"%bContent-Type: %b\r\n%bConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (
-        STATUS_LINES[status],
+        STATUS_LINES[answer.status],
         JSON_TYPE,
-        headers,
-        len(body),
-        body,
+        headers + answer.headers,
+        len(answer.body),
+        answer.body,
     )
 
 
@@ -264,13 +255,16 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
     def on_refusal(self, status: int, message: str) -> None:
         """Refuse an invalid request after the responses to earlier ones; end the connection."""
         reader = self._reader
+        logger.debug("HTTP error %d: %s", status, message)
         self._handler.count_refusal(status, message)
         if reader.is_mid_request and not reader.is_in_head:
-            self._handler.on_unread(reader.head, status, message)
-        if self._current is None and not self._waiting:
-            self._send_refusal(status, message)
+            answer = self._handler.on_unread(reader.head, status, message)
         else:
-            self._enqueue(HttpRefusal(status, message))
+            answer = plain_refusal(status, message)
+        if self._current is None and not self._waiting:
+            self._send_refusal(answer)
+        else:
+            self._enqueue(answer)
 
     def body_memory(self, head: RequestHead) -> memoryview:
         """Returns the memory for the body of a large request."""
@@ -391,7 +385,7 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
                 self._transport.write(CONTINUE)
                 self._timeouts.restart_reading(self._loop.time())
             else:
-                self._send_refusal(*item)
+                self._send_refusal(item)
         self._is_processing_scheduled = False
         has_room = self._waiting_bytes <= MAX_WAITING_BYTES
         if self._is_reading_paused and has_room and len(self._waiting) <= MAX_PIPELINED // 2:
@@ -405,12 +399,11 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
 
     # Ending
 
-    def _send_refusal(self, status: int, message: str) -> None:
-        logger.debug("HTTP error %d: %s", status, message)
+    def _send_refusal(self, answer: HttpRefusal) -> None:
         headers, cors = b"", self._handler.cors
         if cors is not None:
             headers = cors.answer_headers(self._reader.head.headers.get)
-        self._transport.write(refusal(status, message, headers))
+        self._transport.write(encode_refusal(answer, headers))
         self._linger()
 
     def _linger(self) -> None:

@@ -19,8 +19,8 @@ from pytriton.protocol.http2 import Http2ErrorCode, IncompleteInput, encode_head
 from pytriton.protocol.http2.frames import BodyFrames
 from pytriton.runtime.transport.arena import forget
 from pytriton.serving.server.http.connection import (
+    JSON_TYPE,
     NO_CONTENT,
-    REFUSAL_HEADERS,
     HttpConnection,
     body_headers,
 )
@@ -243,8 +243,9 @@ class Http2Stream(HttpConnection):
         """Answer a request that is refused, whatever its body is."""
         self._current = HttpRequest(head)
         self._handler.count_refusal(status, message)
-        self._handler.on_unread(head, status, message)
-        self.respond_error(status, message, REFUSAL_HEADERS.get(status, b""))
+        logger.debug("HTTP error %d: %s", status, message)
+        answer = self._handler.on_unread(head, status, message)
+        self.respond(answer.status, (answer.body,), JSON_TYPE, answer.headers)
 
     def _send(
         self,

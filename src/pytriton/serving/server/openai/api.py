@@ -13,27 +13,32 @@ from pytriton.base.errors import (
     InvalidArgumentError,
     NotFoundError,
     ServerError,
+    UnavailableError,
     UnsupportedError,
 )
 from pytriton.protocol.openai.documents import model_document
-from pytriton.protocol.openai.embeddings import read_embeddings
+from pytriton.protocol.openai.embeddings import EmbeddingJob
 from pytriton.protocol.openai.errors import OpenAIError, unknown_model, wrong
-from pytriton.protocol.openai.generation import check_served, read_generation
+from pytriton.protocol.openai.generation import check_served
+from pytriton.protocol.openai.large_body import decode_large, encode_task, read_work
 from pytriton.protocol.openai.members import Members
 from pytriton.serving.server.access.decisions import Denial, Reason, Scope, visible
+from pytriton.serving.server.api.background import SMALL_BYTES
 from pytriton.serving.server.api.refusals import (
     INFERENCE,
     ForbiddenError,
     TooLargeError,
     note_forbidden,
+    note_unread,
 )
-from pytriton.serving.server.http.api import Resolved
-from pytriton.serving.server.http.connection import JSON_TYPE
+from pytriton.serving.server.http.api import Resolved, unread_kind
+from pytriton.serving.server.http.connection import JSON_TYPE, REFUSAL_HEADERS, HttpRefusal
 from pytriton.serving.server.http.reader import SMALL_BODY
 from pytriton.serving.server.http.routes import HttpEndpoint, Route, request_path
 from pytriton.serving.server.openai.exchanges import (
     EmbeddingsExchange,
     EventsAnswer,
+    LateExchange,
     WholeAnswer,
     as_openai_error,
     id_header,
@@ -44,7 +49,8 @@ from pytriton.serving.server.openai.exchanges import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytriton.base.messages import InferRequest
+    from pytriton.base.model_spec import ModelSpec
+    from pytriton.protocol.openai.large_body import Work
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.access.control import Grant
@@ -56,8 +62,6 @@ if TYPE_CHECKING:
     from pytriton.serving.server.openai.exchanges import PartsExchange
 
     Handler = Callable[[HttpConnection, HttpRequest, Route, str], HttpExchange | None]
-
-MAX_BODY_BYTES = 8 << 20  # it is read at once: 8 MiB take up to 0.1 s
 
 _GET = frozenset({b"GET", b"HEAD"})
 _POST = frozenset({b"POST"})
@@ -73,7 +77,16 @@ _ENDPOINTS: dict[bytes, HttpEndpoint] = {
 _ANY = HttpEndpoint("unknown", "inference", frozenset(), Scope.NONE)
 _MODEL_PATH = b"/v1/models/"
 _NO_COMPRESSION = "expected a body without compression"
-_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded", 503: "unavailable"}  # of denials
+_CODES = {
+    401: "invalid_api_key",
+    403: "permission_denied",
+    404: "unknown_url",
+    405: "method_not_allowed",
+    413: "request_too_large",
+    429: "rate_limit_exceeded",
+    503: "unavailable",
+}  # of refusals
+_SERVER_FAILURE = 500
 _KINDS: dict[int, type[ServerError]] = {
     401: ForbiddenError,
     403: ForbiddenError,
@@ -121,6 +134,22 @@ class OpenAIApi:
         if problem is not None:
             return problem.status, problem.message
         return None if route.endpoint.scope is _BY_BODY else (400, SMALL_BODY)
+
+    def on_unread(self, head: RequestHead, status: int, message: str) -> HttpRefusal:
+        """Note a request that is refused before its body was read; returns the answer."""
+        kind = unread_kind(status, message)
+        if _find_route(head).endpoint.scope is _BY_BODY:
+            note_unread(self._engine, kind, message)
+        if kind is TooLargeError:
+            status = 413
+        problem = OpenAIError(
+            status,
+            message,
+            code=_CODES.get(status),
+            kind="server_error" if status >= _SERVER_FAILURE else "invalid_request_error",
+            headers=REFUSAL_HEADERS.get(status, b"") + id_header(request_id(head)),
+        )
+        return HttpRefusal(status, problem.body(), problem.headers)
 
     def _decide(
         self, head: RequestHead, client: Client, route: Route
@@ -189,87 +218,110 @@ class OpenAIApi:
     def _infer(
         self, connection: HttpConnection, request: HttpRequest, route: Route, identifier: str
     ) -> HttpExchange:
+        if len(request.body) > SMALL_BYTES:
+            late = LateExchange(connection)
+            reading = self._begin_later(late, connection, request, route, identifier)
+            late.task = self._http.tasks.start(reading)
+            return late
         name = ""
         try:
-            members = _read(request)
+            _check_encoding(request.head)
+            members = Members(request.body)
             name = members.text("model")
-            self._check_right(request.head, name)
-            model = self._model_of(name, route.endpoint.handler)
-            begin = self._embed if route.endpoint.handler == "embeddings" else self._generate
-            return begin(connection, request, route, identifier, members, name, model)
+            model = self._allowed_model(request.head, name, route)
+            work = read_work(members, model.spec, route.endpoint.handler)
+            return self._begin(connection, request, identifier, name, model, work)
         except Exception as error:
-            problem = as_openai_error(error)
-            noted = error if isinstance(error, ServerError) else _noted(problem)
-            self._engine.report_refusal(name, "", identifier, noted)
-            raise problem from error
+            raise self._refused(name, identifier, error) from error
 
-    def _generate(
+    async def _begin_later(
         self,
+        late: LateExchange,
         connection: HttpConnection,
         request: HttpRequest,
         route: Route,
         identifier: str,
-        members: Members,
-        name: str,
-        model: ServedModel,
-    ) -> HttpExchange:
-        is_chat = route.endpoint.handler == "chat"
-        generation = read_generation(members, model.spec, is_chat=is_chat)
-        for each in generation.requests:
-            each.operation = "chat" if is_chat else "text_completion"
-        kind = EventsAnswer if generation.is_stream else WholeAnswer
-        exchange = kind(connection, identifier, name, model.spec, generation)
-        return self._start(exchange, model, request, generation.requests)
+    ) -> None:
+        """Have a large body read by another process, then begin to answer its request."""
+        name, handler = "", route.endpoint.handler
+        try:
+            _check_encoding(request.head)
+            task = encode_task(handler, self._specs(handler))
+            name, problem, work = decode_large(
+                *await self._http.service.bodies.openai(request, task)
+            )
+            if problem is not None and not name:
+                raise problem  # noqa: TRY301  as if it had been read here
+            model = self._allowed_model(request.head, name, route)
+            if problem is not None:
+                raise problem  # noqa: TRY301  as if it had been read here
+            if work is None:
+                raise UnavailableError(f"the model '{name}' has changed while its request was read")  # noqa: TRY301
+            exchange = self._begin(connection, request, identifier, name, model, work)
+        except Exception as error:  # noqa: BLE001  it is answered, and logged if it is unexpected
+            respond_error(connection, self._refused(name, identifier, error), identifier)
+        else:
+            late.go_on(exchange)
 
-    def _embed(
+    def _refused(self, name: str, identifier: str, error: Exception) -> OpenAIError:
+        """Note a request for a model that is refused before the engine gets it."""
+        problem = as_openai_error(error)
+        noted = error if isinstance(error, ServerError) else _noted(problem)
+        self._engine.report_refusal(name, "", identifier, noted)
+        return problem
+
+    def _specs(self, route: str) -> dict[str, ModelSpec]:
+        """Returns the models that a route serves."""
+        found = {name: self._find(name) for name in self._engine.ready_models()}
+        return {
+            name: model.spec
+            for name, model in found.items()
+            if model is not None and getattr(model.spec.openai, route)
+        }
+
+    def _begin(
         self,
         connection: HttpConnection,
         request: HttpRequest,
-        route: Route,
         identifier: str,
-        members: Members,
         name: str,
         model: ServedModel,
+        work: Work,
     ) -> HttpExchange:
-        openai = model.spec.openai
-        assert openai is not None
-        job = read_embeddings(members, model.spec)
-        for each in job.requests:
-            each.operation = "embeddings"
-        bodies = self._http.service.bodies
-        exchange = EmbeddingsExchange(connection, identifier, name, openai.embedding, job, bodies)
-        return self._start(exchange, model, request, job.requests)
+        """Pass the requests for the model to the engine."""
+        service, spec = self._http.service, model.spec
+        exchange: PartsExchange
+        if isinstance(work, EmbeddingJob):
+            assert spec.openai is not None
+            operation = "embeddings"
+            exchange = EmbeddingsExchange(
+                connection, identifier, name, spec.openai.embedding, work, service.bodies
+            )
+        else:
+            operation = "chat" if work.is_chat else "text_completion"
+            kind = EventsAnswer if work.is_stream else WholeAnswer
+            exchange = kind(connection, identifier, name, spec, work)
+        for each in work.requests:
+            each.operation = operation
+        try:
+            exchange.start(service, model, request.head, work.requests, request.began_ns)
+        except Exception:
+            exchange.abandon()  # nobody takes what the parts that have begun would answer
+            raise
+        return exchange
 
-    def _check_right(self, head: RequestHead, name: str) -> None:
-        """Raise an error if the sender has no right to the model of its request."""
+    def _allowed_model(self, head: RequestHead, name: str, route: Route) -> ServedModel:
+        """Returns the model of a request, to which its sender needs a right."""
         access = self._http.authorization.access
         if access is not None and name:
             denial = access.refusal(head.grant, INFERENCE, name)
             if denial is not None:
                 raise _denied(denial)
-
-    def _model_of(self, name: str, route: str) -> ServedModel:
-        """Returns the model of a request, which the route must serve."""
         if not name:
             raise wrong("model", "expected the name of a model as 'model', got none")
         model = self._engine.lookup(name)
-        check_served(model.spec, name, route)
+        check_served(model.spec, name, route.endpoint.handler)
         return model
-
-    def _start(
-        self,
-        exchange: PartsExchange,
-        model: ServedModel,
-        request: HttpRequest,
-        requests: list[InferRequest],
-    ) -> HttpExchange:
-        service = self._http.service
-        try:
-            exchange.start(service, model, request.head, requests, request.began_ns)
-        except Exception:
-            exchange.abandon()  # nobody takes what the parts that have begun would answer
-            raise
-        return exchange
 
 
 def _find_route(head: RequestHead) -> Route:
@@ -291,19 +343,10 @@ def _denied(denial: Denial) -> OpenAIError:
     return OpenAIError(status, message, code=code, headers=headers)
 
 
-def _read(request: HttpRequest) -> Members:
-    """Returns the members of a request."""
-    size = len(request.body)
-    if size > MAX_BODY_BYTES:
-        raise OpenAIError(
-            413,
-            f"expected a body of at most {MAX_BODY_BYTES} bytes, got {size}",
-            code="request_too_large",
-        )
-    encoding = request.head.headers.get(b"content-encoding", b"identity")
+def _check_encoding(head: RequestHead) -> None:
+    encoding = head.headers.get(b"content-encoding", b"identity")
     if encoding.lower() != b"identity":
         raise OpenAIError(400, f"{_NO_COMPRESSION}, got {encoding.decode('latin-1')}")
-    return Members(request.body)
 
 
 def _noted(problem: OpenAIError) -> ServerError:

@@ -7,12 +7,13 @@ import time
 from typing import TYPE_CHECKING
 
 from pytriton.base.lazy_module import LazyModule
+from pytriton.serving.server.http.connection import plain_refusal
 
 if TYPE_CHECKING:
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.server.access.decisions import Client
     from pytriton.serving.server.http.api import HttpApi, Resolved
-    from pytriton.serving.server.http.connection import HttpConnection
+    from pytriton.serving.server.http.connection import HttpConnection, HttpRefusal
     from pytriton.serving.server.http.reader import RequestHead
     from pytriton.serving.server.openai import api
     from pytriton.serving.server.openai.api import OpenAIApi
@@ -49,6 +50,12 @@ class OpenAIRoutes:
         if not self._is_served():
             return 404, "Not Found"
         return self._opened().route_refusal(head, client)
+
+    def on_unread(self, head: RequestHead, status: int, message: str) -> HttpRefusal:
+        """Note a request that is refused before its body was read; returns the answer."""
+        if not self._is_served() and not self._engine.is_exiting:
+            return plain_refusal(status, message)
+        return self._opened().on_unread(head, status, message)
 
     def _opened(self) -> OpenAIApi:
         if self._api is None:
