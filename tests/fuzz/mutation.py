@@ -96,6 +96,19 @@ def _mutate_object(source: random.Random, document: dict[str, Any], names: tuple
     return random_value(source)
 
 
+def encodable(value: Any) -> Any:
+    """A document without what MessagePack cannot have."""
+    if isinstance(value, dict):
+        return {encodable(key): encodable(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [encodable(each) for each in value]
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return 0
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    return value
+
+
 def write_document(source: random.Random, document: Any) -> bytes:
     """Returns the text of a document, which may be in one of JSON's other forms, or broken."""
     separators = source.choice(((",", ":"), (",", ":"), (", ", ": "), (" ,\n", "\t:")))

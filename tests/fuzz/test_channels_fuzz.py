@@ -36,7 +36,7 @@ from pytriton.runtime.transport.refs import TensorRef
 from pytriton.runtime.transport.stream_channel import StreamChannel, pack_head
 from tests.fakes import inference
 from tests.fuzz.fuzzing import Case, fuzz
-from tests.fuzz.mutation import mutate_bytes, mutate_document, random_value
+from tests.fuzz.mutation import encodable, mutate_bytes, mutate_document, random_value
 
 UNIONS: dict[str, Any] = {
     "frames": frames.Frame,
@@ -87,19 +87,6 @@ def sample(source: random.Random, kind: Any) -> Any:  # noqa: PLR0911  one for e
         float: (0.5, -1.0),
     }
     return source.choice(plain[kind])
-
-
-def encodable(value: Any) -> Any:
-    """A document without what MessagePack cannot have."""
-    if isinstance(value, dict):
-        return {encodable(key): encodable(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [encodable(each) for each in value]
-    if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        return 0
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    return value
 
 
 def random_record(source: random.Random, union: Any) -> bytes:

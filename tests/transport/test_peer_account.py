@@ -185,6 +185,17 @@ def test_descriptors_with_parts_of_a_message_are_limited(worker):
     os.close(null)
 
 
+def test_descriptor_of_one_segment_of_several_is_closed(worker):
+    before = open_count()
+    update = MemoryUpdate(segments=[SegmentRef(1, 4096), SegmentRef(2, 4096)])
+    with pathlib.Path(os.devnull).open("rb") as file:
+        worker.pass_descriptors(MemoryFrame(memory=update), [file.fileno()])
+    with pytest.raises(ProtocolError, match="expected 2 descriptors, got 1"):
+        worker.receive()
+
+    assert open_count() == before
+
+
 @needs_seals
 def test_sparse_memory_is_not_mapped_without_limit(worker):
     size = 4 << 30
@@ -324,3 +335,15 @@ def test_large_record_of_texts_is_read():
     frame = decode_worker_record(encode_record(ResponsesFrame(0, 0, items)))
 
     assert len(frame.items) == 40
+
+
+def test_what_is_said_about_a_record_is_short():
+    record = encode_record(BatchResult(1, 1, 2, [])).replace(
+        b"\xa5batch", b"\xda\x4e\x20" + b"B" * 20_000
+    )
+    with pytest.raises(ProtocolError) as caught:
+        decode_worker_record(record)
+
+    assert str(caught.value).startswith("invalid value 'BBB")
+    assert "- at `$[0]`, in a frame of kind 'BBB" in str(caught.value)
+    assert len(str(caught.value)) < 500

@@ -483,10 +483,11 @@ class MemoryChannel:
             descriptors = self.link.take_descriptors(len(refs))
         except UnavailableError as error:
             return [error] * len(refs)
-        if len(descriptors) != len(refs):
-            raise ProtocolError(f"expected {len(refs)} descriptors, got {len(descriptors)}")
+        count = len(descriptors)
         # Each mapping owns its descriptor from the moment it is taken from the list.
         try:
+            if count != len(refs):
+                raise ProtocolError(f"expected {len(refs)} descriptors, got {count}")
             segments = [_map(descriptors.pop(0), ref.size) for ref in refs]
         except (ValueError, OSError) as error:
             raise ProtocolError(str(error)) from None

@@ -31,13 +31,19 @@ MAX_SEGMENTS = 4096
 MAX_RELEASES = 1 << 18
 MAX_CALLS = 10_000  # of other models and of services
 MAX_CALL_BYTES = 256 << 20  # of the inputs of calls, beside those in its own shared memory
+_MAX_TEXT = 400  # of what is said about a message
 
 
 class ProtocolError(ValueError):
     """A message of the peer that breaks the rules of its channel, or contradicts earlier ones.
 
-    The text says what was expected, and what came.
+    The text says what was expected, and what came. It may quote the peer, so a long one is cut.
     """
+
+    def __init__(self, text: str) -> None:
+        if len(text) > _MAX_TEXT:
+            text = f"{text[: _MAX_TEXT // 2]} ... {text[-_MAX_TEXT // 2 :]}"
+        super().__init__(text)
 
 
 class PeerAccount:
