@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pytriton.base import dtypes
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.model_config.tensor import triton_datatype
-from pytriton.utils.checks import check_type
+from pytriton.utils.checks import check_list, check_plain_fields, check_type
 
 
 class DeviceKind(enum.Enum):
@@ -50,6 +50,10 @@ class QueuePolicy:
     allow_timeout_override: bool = False
     max_queue_size: int = 0
 
+    def __post_init__(self) -> None:
+        check_plain_fields(self)
+        check_type(self.timeout_action, "timeout_action of QueuePolicy", TimeoutAction)
+
 
 @dataclasses.dataclass
 class DynamicBatcher:
@@ -72,6 +76,16 @@ class DynamicBatcher:
     default_priority_level: int = 0
     default_queue_policy: QueuePolicy | None = None
     priority_queue_policy: dict[int, QueuePolicy] | None = None
+
+    def __post_init__(self) -> None:
+        check_plain_fields(self)
+        if self.preferred_batch_size is not None:
+            check_list(self.preferred_batch_size, "preferred_batch_size", int, "integers")
+        default = self.default_queue_policy
+        check_type(default, "default_queue_policy", QueuePolicy, type(None))
+        check_type(self.priority_queue_policy, "priority_queue_policy", dict, type(None))
+        for policy in (self.priority_queue_policy or {}).values():
+            check_type(policy, "policy of a priority level", QueuePolicy)
 
 
 @dataclasses.dataclass
@@ -108,6 +122,12 @@ class ModelWarmup:
     batch_size: int
     inputs: dict[str, WarmupInput]
     count: int
+
+    def __post_init__(self) -> None:
+        check_plain_fields(self)
+        check_type(self.inputs, "inputs of a warm-up", dict)
+        for data in self.inputs.values():
+            check_type(data, "data of an input of a warm-up", WarmupInput)
 
 
 _SEED = 0
@@ -236,6 +256,9 @@ class RateLimiterResource:
     count: int
     is_global: bool = False
 
+    def __post_init__(self) -> None:
+        check_plain_fields(self)
+
 
 @dataclasses.dataclass
 class RateLimiter:
@@ -250,6 +273,7 @@ class RateLimiter:
     priority: int = 1
 
     def __post_init__(self) -> None:
+        check_plain_fields(self)
         for resource in self.resources:
             check_type(resource, "resource of a rate limiter", RateLimiterResource)
 

@@ -8,7 +8,7 @@ import dataclasses
 from pytriton.base.openai_routes import OpenAI, as_openai
 from pytriton.model_config.common import DynamicBatcher, ModelWarmup, RateLimiter
 from pytriton.model_config.sequence_batcher import SequenceBatcher
-from pytriton.utils.checks import check_type
+from pytriton.utils.checks import check_list, check_plain_fields, check_type
 
 
 @dataclasses.dataclass
@@ -28,6 +28,9 @@ class ModelConfig:
         rate_limiter: what each instance needs to run; the server's rate limiter must be on, too.
         openai: which of OpenAI's routes serve the model, as an `OpenAI` or by their names, such as
             "chat" or "chat,completions". None: they do not know it.
+
+    Raises:
+        PyTritonBadParameterError: if a field has another type.
     """
 
     batching: bool = True
@@ -41,6 +44,10 @@ class ModelConfig:
     openai: OpenAI | str | None = None
 
     def __post_init__(self) -> None:
+        check_plain_fields(self)
+        check_type(self.batcher, "batcher of ModelConfig", DynamicBatcher, type(None))
+        if self.model_warmup is not None:
+            check_list(self.model_warmup, "model_warmup", ModelWarmup, "ModelWarmup")
         check_type(self.sequence, "sequence", SequenceBatcher, type(None))
         check_type(self.rate_limiter, "rate_limiter", RateLimiter, type(None))
         self.openai = as_openai(self.openai)
