@@ -25,7 +25,7 @@ def _set(monkeypatch, **values):
 def test_config_has_fields_that_are_none():
     values = TritonConfig().to_dict()
 
-    assert len(values) == 93
+    assert len(values) == 94
     assert set(values.values()) == {None}
 
 

@@ -19,12 +19,14 @@ from pytriton.runtime.executor.inference import Inference, ModelLabels, burst_ou
 from pytriton.runtime.functions.bound_model import BoundModel
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.serving.engine.hidden_exceptions import HiddenExceptions
 from tests.e2e.loop_waiting import comes_true
 from tests.e2e.waiting import DEADLINE_S
-from tests.fakes import RecordingSink
+from tests.fakes import RecordingSink, model_spec
 
 Arrays = dict[str, np.ndarray]
 Function = Callable[[Arrays], Arrays]
+SPEC = model_spec()
 
 
 def _plain(function: Function) -> Callable[..., Any]:
@@ -113,6 +115,7 @@ class InstanceBench:
     """An instance and its events; `until` runs the loop. Those below have one each."""
 
     costs = None  # of batches: nobody asks for them here
+    hidden: HiddenExceptions | None = None  # what clients get of exceptions; None: their texts
 
     instance: ChannelInstance
     far_channel: MemoryChannel  # the model's end
@@ -133,6 +136,9 @@ class InstanceBench:
         raise NotImplementedError
 
     # What the instance tells its owner
+
+    def shown(self, error, batch):
+        return error if self.hidden is None else self.hidden.shown(SPEC, error, [])
 
     def on_outcomes(self, instance, batch, outcomes, times_ns):
         assert instance is self.instance

@@ -6,12 +6,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 import socket
 import struct
 
 import numpy as np
 import pytest
 
+from pytriton.base import failure_records
+from pytriton.errors import InvalidArgumentError
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.model_config import (
     ControlKind,
@@ -22,11 +25,13 @@ from pytriton.model_config import (
 )
 from pytriton.runtime.executor import worker
 from pytriton.runtime.functions import bound_model, host
+from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.python_backend import mailbox
 from pytriton.runtime.transport import arena
 from pytriton.runtime.transport import channel as idle_reader
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from pytriton.runtime.transport.stream_channel import StreamChannel
+from pytriton.serving.engine.hidden_exceptions import HiddenExceptions
 from tests.contract import benches, function_bench
 from tests.contract.benches import COUPLED, DECOUPLED, Bench, InstanceBench, floats
 from tests.contract.function_bench import FUNCTIONS, FunctionBench
@@ -232,6 +237,43 @@ def test_error_answers_every_request_and_the_instance_stays(serve, what, caplog)
     assert all(each.error.startswith(start) and text in each.error for each in failed)
     assert np.array_equal(call.outputs["y"], rows(1))
     assert bench.until(lambda: bench.raised_log in caplog.text)
+
+
+ON_PURPOSE = {
+    -2: (InvalidArgumentError("at most 8 rows"), "at most 8 rows"),
+    -3: (TritonModelException("a long story"), "a long story"),
+}
+IN_THE_LOG = re.compile(r"model 'm' failed; the server's log says why \(failure ([0-9a-f]{8})\)")
+
+
+def test_texts_of_exceptions_can_be_hidden_but_not_what_is_meant_for_clients(
+    serve, caplog, monkeypatch
+):
+    # The test before may have raised there just now.
+    monkeypatch.setattr(failure_records, "_TRACEBACK_EVERY_S", 0)
+
+    def function(request):
+        value = int(request["x"][0, 0])
+        if value == -1:
+            raise ValueError("/secret/path")
+        if value in ON_PURPOSE:
+            raise ON_PURPOSE[value][0]
+        return echo(request)
+
+    bench = serve(function)
+    bench.hidden = HiddenExceptions()
+    found = []
+    for _ in range(2):
+        (hidden,) = bench.infer({"x": rows(1, start=-1)})
+        found.append(IN_THE_LOG.fullmatch(hidden.error))
+    told = [bench.infer({"x": rows(1, start=value)})[0].error for value in ON_PURPOSE]
+
+    assert told == [text for _, text in ON_PURPOSE.values()]
+    (number,) = {each[1] for each in found}  # of that place
+    (line,) = [each for each in caplog.records if f"failure {number}" in each.getMessage()]
+    assert "ValueError: /secret/path" in line.getMessage()
+    assert line.exc_text.startswith("Traceback (most recent call last):")
+    assert "in function" in line.exc_text
 
 
 def test_wrong_result_is_an_error(serve, kind, caplog):

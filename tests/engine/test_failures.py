@@ -90,7 +90,7 @@ def test_origin_of_our_own_error_is_the_one_that_it_has():
     error = failing()
 
     assert origin_of(error) is error.origin
-    assert origin_of(InternalError("no room")) is None
+    assert origin_of(InternalError("no room")) == FailureOrigin("Internal")
 
 
 def test_failures_of_one_kind_and_place_share_a_group(book, clock_s):

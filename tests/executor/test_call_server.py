@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytriton.base.errors import InternalError, NotFoundError, UnavailableError
+from pytriton.base.errors import UNEXPECTED, InternalError, NotFoundError, UnavailableError
 from pytriton.base.messages import DeviceExport, DeviceWish
 from pytriton.runtime.executor import call_server, device_regions
 from pytriton.runtime.executor.device_blocks import DeviceLedger, replace_data
@@ -170,8 +170,9 @@ def test_call_that_fails_unexpectedly_is_answered_and_logged(rig, caller, caplog
     caller.send(InferCallFrame(7, "other", -1, []))
     rig.turn()
 
-    assert caller.receive().frame == InferReply(7, error="KeyError: 'oops'", error_code=1)
-    assert "a call of model other failed" in caplog.text
+    assert caller.receive().frame == InferReply(7, error=UNEXPECTED, error_code=1)
+    assert "error in the server while it began a call of model other" in caplog.text
+    assert "KeyError: 'oops'" in caplog.text
 
 
 def test_error_ends_a_call(rig, caller):
@@ -275,7 +276,7 @@ def test_service_answers_now_or_later_or_not_at_all(rig, caller):
 
 
 @pytest.mark.parametrize(
-    "refusal, text", [(NotFoundError("no"), "no"), (ValueError("bad"), "ValueError: bad")]
+    "refusal, text", [(NotFoundError("no"), "no"), (ValueError("bad"), UNEXPECTED)]
 )
 def test_service_that_raises_is_answered_where_an_answer_is_wanted(rig, caller, refusal, text):
     rig.services.refusal = refusal

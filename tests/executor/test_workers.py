@@ -77,6 +77,9 @@ class Owner:
         instance.start()
         return instance
 
+    def shown(self, error, batch):
+        return error
+
     def on_outcomes(self, instance, batch, outcomes, times_ns):
         for outcome in outcomes:
             sink = batch.inferences[outcome.position].sink

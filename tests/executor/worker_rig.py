@@ -102,6 +102,9 @@ class WorkerRig:
     def _on_kill(self):
         self.kills += 1
 
+    def shown(self, error, batch):
+        return error
+
     def on_outcomes(self, instance, batch, outcomes, times_ns):
         self.events.append((batch.id, outcomes))
 

@@ -72,7 +72,10 @@ class RepeatedFailures:
         frame = own_frame(error)
         key = _key(model, error, frame)
         frame = frame or default
-        failure = Failure(_line(model, error, frame), error, frame)
+        return self.count(key, Failure(_line(model, error, frame), error, frame), now_s)
+
+    def count(self, key: tuple[str, ...], failure: Failure, now_s: float) -> Failure | None:
+        """Count a failure at the place that `key` means; returns it if it is to be written."""
         place = self._places.pop(key, None)
         if place is not None and place.count:
             is_new = False

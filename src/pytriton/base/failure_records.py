@@ -12,6 +12,7 @@ import time
 import msgspec
 
 from pytriton.base.errors import ServerError, sendable_text
+from pytriton.base.failure_log import message_of
 from pytriton.base.user_frames import UserFrame, own_frame, short_traceback
 
 
@@ -21,21 +22,23 @@ class FailureOrigin(msgspec.Struct, array_like=True, frozen=True, gc=False):
     kind: str  # the name of its class
     place: str = ""  # the user's innermost own frame as `file:line function`; "" if there is none
     traceback: str = ""  # shortened
+    told: str = ""  # what the exception says to clients on purpose, also if they get no others
 
 
-def origin_of(error: BaseException, default: UserFrame | None = None) -> FailureOrigin | None:
-    """Returns where an exception that a model raised comes from; that of our own if it has one.
+def origin_of(error: BaseException, default: UserFrame | None = None) -> FailureOrigin:
+    """Returns where an exception that a model raised comes from; an error of ours may know it.
 
     `default` is the place if no code of the user was running, such as the function whose answer is
     wrong.
     """
     if isinstance(error, ServerError):
-        return error.origin
+        return error.origin or FailureOrigin(error.kind)
     frame = own_frame(error) or default
     place = "" if frame is None else f"{frame.file}:{frame.line} {frame.function}"
     kind = type(error).__name__
     text = short_traceback(error) if _is_traceback_due(kind, place) else ""
-    return FailureOrigin(sendable_text(kind), sendable_text(place), text)
+    told = message_of(error) if getattr(error, "is_for_clients", False) else ""
+    return FailureOrigin(sendable_text(kind), sendable_text(place), text, sendable_text(told))
 
 
 _TRACEBACK_EVERY_S = 0.1

@@ -359,7 +359,11 @@ SETTINGS: Mapping[str, tuple[ServerSetting, ...]] = {
             "Start only if nothing is open to strangers: ports that other machines reach need "
             "--tls-cert, requests need a principal of --auth-config, and models a signature. What "
             "nobody chose is safe: --sandbox=strict, no shared memory of clients, 256 connections "
-            "of one address. Not an option of Triton."),
+            "of one address, --hide-exceptions. Not an option of Triton."),
+        _switch("hide-exceptions", "false",
+            "Answer requests for which a model raised an unexpected exception with a number, under "
+            "which the log has the exception, and say to nobody but those who may load models why "
+            "a model is not ready. Not an option of Triton.", field="hide_exceptions"),
         _path("auth-config", "",
             "TOML or JSON file that says who may do what: keys, issuers of tokens and client "
             "certificates, and the rights of each. It is read again when it changes. Not an "

@@ -97,6 +97,8 @@ class TritonConfig:
         grpc_restricted_protocol: groups of calls that require a header, `<groups>:<key>=<value>`.
         secure: start only if nothing is open to strangers; needs `tls_cert`, `tls_key` and
             `auth_config`, and has safe defaults; default False.
+        hide_exceptions: answer requests for which a model raised an unexpected exception with a
+            number, under which the log has the exception; default False.
         auth_config: TOML or JSON file that says who may do what; it is read again when it changes.
         trusted_proxies: addresses and networks of proxies, such as 10.0.0.0/8, that say in
             X-Forwarded-For or Forwarded which address a request is from; default is none.
@@ -213,6 +215,7 @@ class TritonConfig:
     grpc_http2_max_ping_strikes: int | None = None
     grpc_restricted_protocol: str | None = None
     secure: bool | None = None
+    hide_exceptions: bool | None = None
     auth_config: pathlib.Path | None = None
     trusted_proxies: list[str] | None = None
     tls_cert: pathlib.Path | None = None

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from pytriton.base.errors import CancelledError, InternalError
+from pytriton.base.errors import UNEXPECTED, CancelledError, InternalError
 from pytriton.base.messages import DeviceWish
 from tests.fakes import RecordingSink
 from tests.repository.calling import World
@@ -102,10 +102,11 @@ def test_check_that_fails_is_an_answer_too(caplog):
 
         (error,) = sink.errors
         assert isinstance(error, InternalError)
-        assert error.message == REFUSED + "ValueError: broken"
+        assert error.message == REFUSED + UNEXPECTED
 
     asyncio.run(scenario())
-    assert "model add could not be called" in caplog.text
+    assert "error in the server while it began a call of model add" in caplog.text
+    assert "ValueError: broken" in caplog.text
 
 
 def test_call_that_is_given_up_during_the_check_never_reaches_the_model():

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytriton.base.errors import (
+    UNEXPECTED,
     ErrorCode,
     InternalError,
     InvalidArgumentError,
@@ -184,8 +185,9 @@ def test_failure_of_the_server_is_replied_and_logged(caplog):
         desk.control.error = OSError("disk full")
         desk.serve("unload_model", name="a", unload_dependents=False)
 
-    assert in_time(scenario).replies == [(None, "OSError: disk full")]
-    assert "m_0_0: unload_model failed" in caplog.text
+    assert in_time(scenario).replies == [(None, UNEXPECTED)]
+    assert "error in the server while it served unload_model to instance m_0_0" in caplog.text
+    assert "OSError: disk full" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -201,6 +201,17 @@ def test_server_names_the_models_that_are_not_ready(server, caplog):
     assert [it for it in caplog.messages if text in it] == [f"The server is not ready: {text}"]
 
 
+def test_server_that_hides_exceptions_tells_no_reasons(server):
+    server.control.is_serving = False
+    server.control.entries = [IndexEntry("bad", "1", "UNAVAILABLE", "Internal: /secret/file")]
+    server.engine.tells_reasons = False
+
+    assert reason_of(server) == (
+        "Server is not ready: model 'bad' version 1 is at UNAVAILABLE state: "
+        "the server's log says why"
+    )
+
+
 def test_server_with_many_models_that_are_not_ready_names_some(server):
     server.control.is_serving = False
     server.control.entries = [IndexEntry(f"m{at}", "1", "LOADING") for at in range(30)]

@@ -100,6 +100,7 @@ def test_every_field_of_triton_config_has_its_place(tmp_path):
         grpc_http2_max_ping_strikes=15,
         grpc_restricted_protocol="logging:l=w",
         secure=False,
+        hide_exceptions=True,
         auth_config=pathlib.Path("auth.toml"),
         tls_cert=pathlib.Path("tls.pem"),
         tls_key=pathlib.Path("tls.key"),
@@ -190,6 +191,7 @@ def test_every_field_of_triton_config_has_its_place(tmp_path):
         ),
         grpc_response_compression="low",
         log=LogOptions(verbose=2, file="server.log", format="json"),
+        hide_exceptions=True,
         access=AccessOptions(config="auth.toml"),
         access_log=AccessLogOptions(
             principal=True,

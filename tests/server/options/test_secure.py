@@ -28,6 +28,7 @@ def test_values_that_nobody_chose_are_safe():
 
     assert options.sandbox.is_strict
     assert options.limits.max_connections_per_address == 256
+    assert options.hide_exceptions
     assert not options.allow_client_shared_memory
 
 
@@ -79,6 +80,7 @@ def test_one_port_that_others_reach_needs_encryption():
         ({"sandbox_allow": ["off"]}, "--sandbox-allow=off"),
         ({"allow_client_shm": True}, "--allow-client-shm"),
         ({"max_connections_per_address": 0}, "--max-connections-per-address=0"),
+        ({"hide_exceptions": False}, "--hide-exceptions=false"),
         ({"allow_repository_links": True}, "--allow-repository-links"),
     ],
 )
@@ -91,4 +93,5 @@ def test_without_the_option_nothing_changes():
 
     assert not options.sandbox.is_strict
     assert options.limits.max_connections_per_address == 0
+    assert not options.hide_exceptions
     assert options.secure_notes == ()

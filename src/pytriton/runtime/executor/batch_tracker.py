@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from pytriton.base.errors import ServerError
+    from pytriton.base.failure_records import FailureOrigin
     from pytriton.base.messages import (
         DeviceBytes,
         DeviceExport,
@@ -603,7 +604,7 @@ class BatchTracker:
         # First, so that they are released if there is an error.
         taken = None if item.device is None else self._take_exports(request, item.device)
         if item.error is not None:
-            error = error_from_code(item.error_code, item.error, item.origin)
+            error = self._error(item.error_code, item.error, item.origin, batch)
         elif item.outputs is not None and (error := self._reshape(item.outputs)) is None:
             if taken is None:
                 outputs = make_outputs(received, item.outputs)
@@ -613,6 +614,13 @@ class BatchTracker:
                 labels.name, labels.version, request.id, outputs, item.parameters
             )
         return Outcome(item.position, response, error, item.is_final, item.is_rescheduled)
+
+    def _error(
+        self, code: int, text: str, origin: FailureOrigin | None, batch: RunningBatch
+    ) -> ServerError:
+        """Returns what clients get in place of answers; ValueError if there is no such code."""
+        error = error_from_code(code, text, origin)
+        return error if origin is None else self.events.shown(error, batch)
 
     def _take_exports(
         self, request: InferRequest, exports: dict[str, DeviceExport]
@@ -639,7 +647,7 @@ class BatchTracker:
             costs.to_host_bytes += frame.copied[1]
             batch.processor_ns += frame.processor_ns
         try:
-            error = error_from_code(frame.error_code, frame.error, frame.origin)
+            error = self._error(frame.error_code, frame.error, frame.origin, batch)
         except ValueError as failure:  # there is no such code
             error = self._read_error(failure)
         self._fail(batch, error, times_ns)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytriton.base.errors import InternalError, ServerError, error_for_clients, sendable_text
+from pytriton.base.errors import ServerError, error_for_clients, sendable_text
 from pytriton.base.messages import DeviceBytes
 from pytriton.runtime.executor.batch_tensors import make_input
 from pytriton.runtime.executor.device_blocks import replace_data
@@ -142,9 +142,8 @@ class CallServer:
             return
         try:
             call.start(self._services.infer(frame, inputs, call))
-        except Exception as error:  # whatever happened, the caller waits for a reply
-            logger.exception("a call of model %s failed", frame.model_name)
-            call.on_error(InternalError(f"{type(error).__name__}: {error}"))
+        except Exception as error:  # noqa: BLE001  the caller waits for a reply, whatever happened
+            call.on_error(error_for_clients(error, f"it began a call of model {frame.model_name}"))
 
     def _serve(self, received: Received, frame: ServiceCall) -> None:
         number, size = frame.call, len(received.message)
@@ -159,11 +158,8 @@ class CallServer:
 
         try:
             self._services.serve(frame.action, frame.arguments, reply if number else None)
-        except ServerError as error:
-            text = error.message
-        except Exception as error:  # see `_infer`
-            logger.exception("the service %s failed", frame.action)
-            text = f"{type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001  see `_infer`
+            text = error_for_clients(error, f"it served {frame.action} to a model").message
         else:
             return
         if number:

@@ -170,6 +170,9 @@ class InstanceEvents(Protocol):
     def costs(self) -> BatchCosts | None:
         """The sums to which the instance adds what its batches cost; None: nobody wants them."""
 
+    def shown(self, error: ServerError, batch: RunningBatch) -> ServerError:
+        """Returns what clients get of an error that an instance has reported."""
+
     def on_outcomes(
         self,
         instance: Instance,

@@ -395,6 +395,9 @@ class _IgnoredEvents:
 
     costs = None
 
+    def shown(self, error: ServerError, batch: RunningBatch) -> ServerError:
+        return error
+
     def on_outcomes(
         self,
         instance: Instance,

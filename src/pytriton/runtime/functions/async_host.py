@@ -12,6 +12,7 @@ from msgspec import structs
 
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import InputValueError
+from pytriton.base.failure_records import FailureOrigin
 from pytriton.base.request_ids import set_request_ids
 from pytriton.runtime.functions.host import ABANDONED, ASYNC_CONCURRENCY, InstanceHost, StreamBatch
 from pytriton.runtime.functions.model_call import is_unrecoverable
@@ -174,7 +175,8 @@ class AsyncStreamHost(AsyncInstanceHost):
             self._send_items(last, self._channel.payload(), started_ns)
         except Exception as error:  # noqa: BLE001  no memory for a long text: send a short error
             text = self._call.error_text(error)
-            last = [structs.replace(item, error=text, origin=None) for item in last]
+            origin = FailureOrigin(type(error).__name__)
+            last = [structs.replace(item, error=text, origin=origin) for item in last]
             self._send_items(last, self._channel.payload(), started_ns)
         self._call.end_spans(batch.execute, last[0].error if last else ABANDONED)
         if stops:

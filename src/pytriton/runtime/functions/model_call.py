@@ -331,7 +331,7 @@ class FunctionCall:
         origin = self.origin(error)
         return BatchFailure(execute.batch, started_ns, now_ns, text, code, origin)
 
-    def origin(self, error: BaseException) -> FailureOrigin | None:
+    def origin(self, error: BaseException) -> FailureOrigin:
         """Return where an exception comes from, for the server's list of failures."""
         return origin_of(error, definition_of(self.infer_func))
 

@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError, sendable_text
+from pytriton.base.failure_records import origin_of
 from pytriton.runtime.native_backend.memory import WordArray
 from pytriton.runtime.native_backend.outputs import (
     batch_columns,
@@ -329,8 +330,9 @@ class NativeExecution:
         """Answer all requests with an error; they are not the backend's any more."""
         batch, times_ns = run.execute.batch, self._times_ns(run)
         text, code = sendable_text(error.message), int(error.code)
-        failed = functools.partial(ResponseItem, batch, error=text, error_code=code)
-        frame: BatchFailure | ResponsesFrame = BatchFailure(batch, *times_ns, text, code)
+        origin = origin_of(error)
+        failed = functools.partial(ResponseItem, batch, error=text, error_code=code, origin=origin)
+        frame: BatchFailure | ResponsesFrame = BatchFailure(batch, *times_ns, text, code, origin)
         if run.fail_queued(failed):
             items = [failed(each) for each in range(len(run.execute.rows)) if run.is_open(each)]
             frame = ResponsesFrame(*times_ns, items, returned_batch=batch)

@@ -17,6 +17,8 @@ class TritonModelException(Exception):  # noqa: N818  the name that models catch
             extension of ours.
     """
 
+    is_for_clients = True  # its text, also if they get no texts of other exceptions
+
     def __init__(self, *arguments: object, code: ErrorCode | None = None) -> None:
         super().__init__(*arguments)
         self.code = code

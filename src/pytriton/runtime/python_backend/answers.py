@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytriton.base.dtypes import BF16, BYTES, array_to_bytes_elements, encode_bytes
-from pytriton.base.errors import ErrorCode, ServerError, sendable_text
+from pytriton.base.errors import ErrorCode, InternalError, ServerError, sendable_text
 from pytriton.base.failure_records import FailureOrigin, origin_of
 from pytriton.runtime.cuda.device_array import DeviceArray, write_to_host
 from pytriton.runtime.cuda.regions import PlacedArray
@@ -132,13 +132,14 @@ def failure_text(instance_name: str, error: BaseException | str) -> str:
     return f"Failed to process the request(s) for model '{instance_name}', message: {text}"
 
 
-def failure_of(instance_name: str, error: BaseException) -> tuple[str, int, FailureOrigin | None]:
-    """Returns text and code for clients, and the origin; those of a `ServerError` are its own."""
+def failure_of(instance_name: str, error: BaseException) -> tuple[str, int, FailureOrigin]:
+    """Returns text and code for clients, and the origin; a `ServerError` has its own text."""
     if isinstance(error, ServerError):
-        return sendable_text(error.message), int(error.code), error.origin
-    # A broken rule has no place in the user's code: its text says what is wrong.
-    origin = None if isinstance(error, RuleError) else origin_of(error)
-    return failure_text(instance_name, error), int(ErrorCode.INTERNAL), origin
+        return sendable_text(error.message), int(error.code), origin_of(error)
+    text = failure_text(instance_name, error)
+    if isinstance(error, RuleError):  # it has no place in the user's code
+        return text, int(ErrorCode.INTERNAL), origin_of(InternalError(text))
+    return text, int(ErrorCode.INTERNAL), origin_of(error)
 
 
 def send_or_shorten(send: Callable[[BaseException], None], error: BaseException) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.device_copies import CopyMeter
 from pytriton.base.errors import ErrorCode, ServerError, sendable_text
+from pytriton.base.failure_records import FailureOrigin
 from pytriton.runtime.transport.frames import ANSWERS, ResponseItem, ResponsesFrame
 from pytriton.runtime.transport.response_rows import HeldRows, make_item
 
@@ -340,14 +341,23 @@ class ResponseOutbox:
 
 def failed_item(item: ResponseItem, error: Exception) -> ResponseItem:
     """Returns the error that replaces a response."""
+    origin = None
     if isinstance(error, ServerError):
         text, code = sendable_text(error.message), int(error.code)
     else:
+        origin = FailureOrigin(type(error).__name__)
         text = sendable_text(f"the response could not be sent: {type(error).__name__}: {error}")
         code = int(ErrorCode.INTERNAL)
     # With its tensors in GPU memory: the server releases them.
     return ResponseItem(
-        item.batch, item.position, None, item.is_final, text, code, device=item.device
+        item.batch,
+        item.position,
+        None,
+        item.is_final,
+        text,
+        code,
+        origin=origin,
+        device=item.device,
     )
 
 

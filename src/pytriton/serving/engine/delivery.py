@@ -11,11 +11,9 @@ import logging
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pytriton.base.errors import (
-    InternalError,
     ServerError,
     UnavailableError,
     error_for_clients,
-    resource_error,
 )
 from pytriton.base.request_ids import request_ids
 from pytriton.runtime.executor.inference import CLOSED_SINK, Inference, Outcome, RunningBatch
@@ -99,14 +97,7 @@ def refuse(inference: Inference, error: ServerError) -> None:
 
 def dispatch_error(model_name: str, error: Exception) -> ServerError:
     """Returns the error for the requests of a batch that could not be sent to an instance."""
-    error = resource_error(error) or error
-    if isinstance(error, ServerError):
-        return error
-    logger.error("model %s: a batch could not be sent", model_name, exc_info=error)
-    return InternalError(
-        f"Failed to send the request(s) to model '{model_name}', "
-        f"message: {type(error).__name__}: {error}"
-    )
+    return error_for_clients(error, f"it sent a batch to model {model_name}")
 
 
 def not_ready_error(spec: ModelSpec) -> ServerError:

@@ -24,8 +24,9 @@ from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.costs import ServerCosts
 from pytriton.serving.engine.delivery import refuse
 from pytriton.serving.engine.failures import REFUSED, FailureBook, ModelFailures
+from pytriton.serving.engine.hidden_exceptions import HiddenExceptions
 from pytriton.serving.engine.latencies import LatencyPlan, plan_latencies
-from pytriton.serving.engine.model_state import VersionState
+from pytriton.serving.engine.model_state import VersionState, reason_for_clients
 from pytriton.serving.engine.quotas import ModelQuotas, Quotas
 from pytriton.serving.engine.served_model import ManagedModel, ServedModel
 from pytriton.serving.engine.string_count import StringCounter
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 _M = TypeVar("_M", bound=ServedModel)
 
 _EXITING = "Server exiting"
-_MAX_REASON_CHARS = 500  # of the reason why a version is not ready, in the error of a request
 
 
 def _do_nothing(*_: object) -> None:
@@ -87,6 +87,8 @@ class RequestEngine(Generic[_M]):
         self.namespacing = namespacing
         # Whether errors suggest names of models; not if clients need a header to be told them.
         self.suggests_names = True
+        # Whether errors say why a model is not ready, maybe in words of an exception.
+        self.tells_reasons = True
         self._latest: dict[str, _M] = {}  # READY ones, for requests without a version
         self._draining: set[_M] = set()
         self._strings = StringCounter()
@@ -194,7 +196,7 @@ class RequestEngine(Generic[_M]):
             return self._lookup_version(versions, parse_version(version))
         ready = [number for number, model in versions.items() if model.state is VersionState.READY]
         if not ready:
-            reasons = _reasons(versions.values())
+            reasons = self._reasons(versions.values())
             raise NotFoundError(
                 f"Request for unknown model: '{_identifier(versions)}' has no available "
                 f"versions{reasons}"
@@ -243,9 +245,19 @@ class RequestEngine(Generic[_M]):
         if model.state is not VersionState.READY:
             raise UnavailableError(
                 f"Request for unknown model: '{name}' version {version} is not at ready state"
-                f"{_reasons([model])}"
+                f"{self._reasons([model])}"
             )
         return model
+
+    def _reasons(self, models: Iterable[ServedModel]) -> str:
+        """Returns why versions are not ready, shortened; the index has the whole reasons."""
+        tell = partial(reason_for_clients, is_told=self.tells_reasons)
+        texts = [
+            f"version {model.spec.version}: {tell(model.reason)}"
+            for model in models
+            if model.reason and not model.is_withdrawn
+        ]
+        return f" ({'; '.join(texts)})" if texts else ""
 
     def find(self, name: str, version: str = "") -> _M | None:
         """Like `lookup`, but returns None if the model is not ready."""
@@ -404,8 +416,11 @@ class Engine(RequestEngine[ManagedModel]):
         counts_costs: bool = True,
         namespacing: bool = False,
         awaits_models: bool = False,
+        hides_exceptions: bool = False,
     ) -> None:
         super().__init__(namespacing=namespacing)
+        self.tells_reasons = not hides_exceptions
+        self._hidden = HiddenExceptions() if hides_exceptions else None
         self._strict_readiness = strict_readiness
         self._latency_plan = latency_plan  # None: only sums of latencies are recorded
         self._counts_costs = counts_costs
@@ -480,6 +495,8 @@ class Engine(RequestEngine[ManagedModel]):
             model.statistics.server_costs = self.costs
         else:
             model.costs = None
+        if self._hidden is not None:
+            model.hidden = self._hidden
         self._limit(model)
         super().add(model)
 
@@ -572,16 +589,6 @@ class Engine(RequestEngine[ManagedModel]):
 
 def _identifier(versions: dict[int, _M]) -> str:
     return next(iter(versions.values())).spec.identifier
-
-
-def _reasons(models: Iterable[ServedModel]) -> str:
-    """Returns why versions are not ready, shortened; the index has the whole reasons."""
-    texts = [
-        f"version {model.spec.version}: {model.reason.partition(chr(10))[0][:_MAX_REASON_CHARS]}"
-        for model in models
-        if model.reason and not model.is_withdrawn
-    ]
-    return f" ({'; '.join(texts)})" if texts else ""
 
 
 def parse_version(version: str) -> int:

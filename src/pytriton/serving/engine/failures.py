@@ -247,13 +247,13 @@ def _example(
         now_s,
         sendable_text(model_name[:MAX_NAME_CHARS]),
         sendable_text(request_id[:MAX_NAME_CHARS]),
-        sendable_text(_cut(error.message, MAX_MESSAGE_CHARS)),
-        _cut(traceback, MAX_TRACEBACK_CHARS),
+        sendable_text(cut(error.message, MAX_MESSAGE_CHARS)),
+        cut(traceback, MAX_TRACEBACK_CHARS),
         inputs,
     )
 
 
-def _cut(text: str, max_chars: int) -> str:
+def cut(text: str, max_chars: int) -> str:
     """Returns a text with its middle left out if it is long: both of its ends matter."""
     if len(text) <= max_chars:
         return text

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import ServerError, UnavailableError
+from pytriton.serving.engine.model_state import reason_for_clients
 
 if TYPE_CHECKING:
     import asyncio
@@ -70,16 +71,15 @@ class Outage:
             self._timer.cancel()
             self._timer = None
 
-    def error(self) -> ServerError:
+    def error(self, *, tells_reason: bool = True) -> ServerError:
         """Returns the error of a request that would have to wait for too long."""
         elapsed_s = (time.monotonic_ns() - self._since_ns) / 1e9
         spec = self._spec
-        # More lines follow if a start failed, such as a traceback. Those are for the log only.
-        first_line = self.reason.partition("\n")[0]
+        reason = reason_for_clients(self.reason, is_told=tells_reason)
         return UnavailableError(
             f"model '{spec.identifier}' version {spec.version} has had no instance for "
             f"{elapsed_s:.1f} s, and requests wait at most {self._limit_s:g} s for "
-            f"one: {first_line}"
+            f"one: {reason}"
         )
 
 

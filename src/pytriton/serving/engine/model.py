@@ -313,9 +313,12 @@ class Model(VersionLifecycle):
 
     def _refuse_waiting(self) -> None:
         """Refuse what has waited for an instance, and what comes until there is one again."""
-        error = self._outage.error()
+        error = self._outage_error()
         for inference in self._scheduler.take_all():
             self._refuse(inference, error, FailureReason.OTHER)
+
+    def _outage_error(self) -> ServerError:
+        return self._outage.error(tells_reason=self.hidden is None)
 
     # Requests
 
@@ -330,7 +333,7 @@ class Model(VersionLifecycle):
             self._answers.pass_on_cached(inference, response)
             return
         if self._outage.is_over_limit:
-            raise self._outage.error()
+            raise self._outage_error()
         self._scheduler.add(inference, now_ns)
         self.statistics.pending_count += 1
         if self._answers.is_ordered:
@@ -373,7 +376,7 @@ class Model(VersionLifecycle):
     ) -> dict[Inference, ServerError]:
         """Queue the members of a chunk; returns those that were refused, each with its error."""
         if self._outage.is_over_limit:
-            return {each: self._outage.error() for each in inferences}
+            return {each: self._outage_error() for each in inferences}
         refused = self._scheduler.add_all(inferences, now_ns)
         self.statistics.pending_count += len(inferences) - len(refused)
         if self._answers.is_ordered:
@@ -542,6 +545,12 @@ class Model(VersionLifecycle):
             self._refuse(refusal.inference, refusal.error, refusal.reason)
 
     # Outcomes
+
+    def shown(self, error: ServerError, batch: RunningBatch) -> ServerError:
+        """Returns what clients get of an error of an instance; see `InstanceEvents`."""
+        if self.hidden is None:
+            return error
+        return self.hidden.shown(self.spec, error, [each.request.id for each in batch.inferences])
 
     def on_outcomes(
         self,

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytriton.serving.engine.hidden_exceptions import HiddenExceptions
     from pytriton.serving.engine.quotas import ModelQuotas
 
 UNLOADED = "unloaded"  # the reason of a version that was unloaded on purpose
+_MAX_REASON_CHARS = 500
 
 
 class VersionState(enum.Enum):
@@ -32,6 +34,16 @@ TRANSITIONS: dict[VersionState, frozenset[VersionState]] = {
 }
 
 
+def reason_for_clients(reason: str, *, is_told: bool) -> str:
+    """Returns the reason of a state for clients of the model; the index has it whole.
+
+    Further lines, such as a traceback, are for the log and the index only.
+    """
+    if not is_told:  # an exception of the model may have said it
+        return "the server's log says why"
+    return reason.partition("\n")[0][:_MAX_REASON_CHARS]
+
+
 def _do_nothing() -> None:
     """Report no change: the model is not registered yet."""
 
@@ -47,11 +59,13 @@ class VersionLifecycle:
         reason: Why it is in this state; empty if there is no special reason.
         quotas: What principals may ask of it; None: there are no limits.
         gave_up_requests: Whether it was stopped before its requests were finished.
+        hidden: What clients get of its exceptions; None: their texts.
     """
 
     # Of the class: objects have few enough attributes to be fast.
     quotas: ModelQuotas | None = None
     gave_up_requests = False
+    hidden: HiddenExceptions | None = None
 
     def __init__(self) -> None:
         self.on_changed: Callable[[], None] = _do_nothing

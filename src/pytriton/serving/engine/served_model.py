@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.inference import Instance
     from pytriton.serving.engine.costs import ModelCosts
+    from pytriton.serving.engine.hidden_exceptions import HiddenExceptions
     from pytriton.serving.engine.model_state import VersionState
     from pytriton.serving.engine.quotas import ModelQuotas
     from pytriton.serving.engine.rate_limiter import Pool
@@ -127,6 +128,7 @@ class ManagedModel(ServedModel, Protocol):
 
     costs: ModelCosts | None  # those of its statistics; None: they are not counted
     gave_up_requests: bool  # whether it was stopped before its requests were finished
+    hidden: HiddenExceptions | None  # what clients get of its exceptions; None: their texts
 
     @property
     def statistics(self) -> ModelStatistics:

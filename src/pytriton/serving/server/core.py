@@ -66,6 +66,7 @@ class Core:
             counts_costs=options.metrics_options.costs,
             namespacing=options.repository.namespacing,
             awaits_models=options.awaits_models,
+            hides_exceptions=options.hide_exceptions,
         )
         self.engine.suggests_names = options.names_are_public
         self.cache = ResponseStore(options.cache_bytes) if options.cache_bytes else None

@@ -36,6 +36,10 @@ class WarmupRun:
 
     costs = None  # no client caused them
 
+    def shown(self, error: ServerError, batch: RunningBatch) -> ServerError:
+        """See `InstanceEvents`: whoever loads the model gets the whole error."""
+        return error
+
     def __init__(
         self, loop: asyncio.AbstractEventLoop, sequence_inputs: SequenceInputs | None = None
     ) -> None:

@@ -22,7 +22,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from pytriton.base.errors import CancelledError, InternalError, InvalidArgumentError, ServerError
+from pytriton.base.errors import (
+    CancelledError,
+    InternalError,
+    InvalidArgumentError,
+    ServerError,
+    error_for_clients,
+)
 from pytriton.base.messages import (
     InferRequest,
     InferResponse,
@@ -376,9 +382,10 @@ class RunningBlsCall:
                 self._submit(request, trace)
             else:
                 self.on_refused(InternalError(_not_ready(self._model_name)))
-        except Exception as error:  # the caller must get a response in any case
-            logger.exception("model %s could not be called", self._model_name)
-            self.on_refused(InternalError(f"{type(error).__name__}: {error}"))
+        except Exception as error:  # noqa: BLE001  the caller must get a response in any case
+            self.on_refused(
+                error_for_clients(error, f"it began a call of model {self._model_name}")
+            )
 
     def _submit(self, request: InferRequest, trace: TracedSink | None) -> None:
         owner = self._owner

@@ -20,7 +20,12 @@ import msgspec
 
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.device_copies import CopyReason
-from pytriton.base.errors import InvalidArgumentError, ServerError, UnavailableError
+from pytriton.base.errors import (
+    InvalidArgumentError,
+    ServerError,
+    UnavailableError,
+    error_for_clients,
+)
 from pytriton.base.model_spec import identifier_of
 from pytriton.base.request_ids import visible
 from pytriton.runtime.executor.device_blocks import ledger_of, taking_of
@@ -192,10 +197,9 @@ class ModelServices:
                 self._running -= 1
         except ServerError as error:
             self._refuse(action, error, reply)
-        except Exception as error:  # the model must get a reply in any case
-            logger.exception("%s: %s failed", self._instance_name, action)
-            if reply is not None:
-                reply(None, f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001  the model must get a reply in any case
+            activity = f"it served {action} to instance {self._instance_name}"
+            self._refuse(action, error_for_clients(error, activity), reply)
         else:
             if reply is not None:
                 reply(value, None)

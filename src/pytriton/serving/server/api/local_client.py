@@ -20,7 +20,7 @@ from pytriton.base.errors import (
     UnsupportedError,
 )
 from pytriton.runtime.transport.control import Started
-from pytriton.serving.engine.model_state import UNLOADED, VersionState
+from pytriton.serving.engine.model_state import UNLOADED, VersionState, reason_for_clients
 from pytriton.serving.server.api.documents import statistics_of
 from pytriton.serving.server.tracing.settings import TraceService
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 # Limits for the text about models that are not ready; the index has the whole text.
 MAX_PROBLEMS = 20
-MAX_REASON_CHARS = 500
 
 Problem = str | Coroutine[Any, Any, str]  # known now, or to be awaited
 ReadyResult = bool | Coroutine[Any, Any, bool]  # known now, or to be awaited
@@ -218,7 +217,11 @@ class Readiness:
         return [each for each in self._engine.models() if each.has_ready_check and each.is_ready]
 
     def _known_problem(self) -> str:
-        problems = [_entry_problem(each) for each in self._control.index() if _is_problem(each)]
+        problems = [
+            _entry_problem(each, tells_reason=self._engine.tells_reasons)
+            for each in self._control.index()
+            if _is_problem(each)
+        ]
         problems += [
             f"{_named(each)} is short of instances"
             for each in self._engine.models()
@@ -261,11 +264,11 @@ def _is_problem(entry: IndexEntry) -> bool:
     return bool(entry.state) and entry.state != VersionState.READY.value and not is_unloaded
 
 
-def _entry_problem(entry: IndexEntry) -> str:
+def _entry_problem(entry: IndexEntry, *, tells_reason: bool) -> str:
     version = f" version {entry.version}" if entry.version else ""
-    reason = entry.reason.partition("\n")[0][:MAX_REASON_CHARS]
+    reason = reason_for_clients(entry.reason, is_told=tells_reason)
     text = f"model '{entry.name}'{version} is at {entry.state} state"
-    return f"{text}: {reason}" if reason else text
+    return f"{text}: {reason}" if entry.reason else text
 
 
 async def _unready_text(models: list[ServedModel]) -> str:

@@ -199,6 +199,7 @@ class FrontEndProcess:
         set_up_logging(self._client.link, frame.log)
         self._client.use_namespaces(is_on=options.repository.namespacing)
         self._client.suggest_names(is_on=options.names_are_public)
+        self._client.tell_reasons(is_on=not options.hide_exceptions)
         self._client.link.limit_memory(frame.memory_bytes)
         is_tracing = TraceSettings.read(options.trace_settings).config.makes_traces
         tracing = RemoteTracing(self._client.link.send, self._client) if is_tracing else None

@@ -174,6 +174,10 @@ class RemoteClient:
         """Say whether errors may suggest names of models."""
         self._engine.suggests_names = is_on
 
+    def tell_reasons(self, *, is_on: bool) -> None:
+        """Say whether errors may say why a model is not ready."""
+        self._engine.tells_reasons = is_on
+
     # Questions
 
     async def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.dtypes import BY_NUMBER
 from pytriton.base.errors import (
-    InternalError,
     NotFoundError,
     ServerError,
     UnavailableError,
     error_for_clients,
     error_from_code,
-    resource_error,
     sendable_text,
 )
 from pytriton.base.messages import (
@@ -473,13 +471,7 @@ class FrontEndSession:
             self._reply(frame, value)
 
     def _reply_error(self, frame: CoreQuestion, error: Exception) -> None:
-        if (lack := resource_error(error)) is not None:
-            error = lack
-        elif not isinstance(error, ServerError):
-            logger.error("%s of %s failed", frame.method, self._name, exc_info=error)
-            # The traceback is in the log; the client gets the text, as if it had asked in one
-            # process.
-            error = InternalError(f"{type(error).__name__}: {error}")
+        error = error_for_clients(error, f"it answered {frame.method} of {self._name}")
         self.send(QuestionReply(frame.call, None, sendable_text(error.message), int(error.code)))
 
 

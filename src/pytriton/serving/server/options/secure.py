@@ -29,6 +29,7 @@ def with_safe_values(config: Mapping[str, Any], *, is_command: bool) -> Mapping[
         return config
     safe = {
         "allow_client_shm": False,
+        "hide_exceptions": True,
         "max_connections_per_address": SAFE_CONNECTIONS,
         "sandbox": STRICT,
     }
@@ -93,6 +94,8 @@ def _looser_choices(options: ServerOptions, *, signs: bool) -> Iterator[str]:
         yield "--require-signed-models=false: whoever can write to a repository runs code here"
     if options.allow_client_shared_memory:
         yield "--allow-client-shm: clients on this machine name memory that the server maps"
+    if not options.hide_exceptions:
+        yield "--hide-exceptions=false: clients get texts of exceptions, with values and paths"
     if not options.limits.max_connections_per_address:
         yield "--max-connections-per-address=0: one client can take all connections"
     if options.repository.allow_links:

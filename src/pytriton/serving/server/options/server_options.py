@@ -207,6 +207,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     trace_settings: tuple[str, ...] = ()
     frontend_processes: int = 0  # for HTTP and gRPC; 0: in the server's own process
     allow_client_shared_memory: bool = False  # whether clients may register shared memory
+    hide_exceptions: bool = False  # clients get no texts of exceptions that models raise
 
     @property
     def has_page(self) -> bool:
