@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import types
 from collections import deque
 from typing import Any
 
@@ -10,7 +11,7 @@ from pytriton.base.errors import InternalError, ServerError
 from pytriton.base.messages import InferRequest, InferResponse
 from pytriton.base.model_spec import BatcherSpec, ModelSpec, ModelTensor
 from pytriton.runtime.executor.inference import Inference, Outcome, RunningBatch
-from pytriton.serving.server.tracing.request_trace import TraceFacts, TracingSink
+from pytriton.serving.server.tracing.request_trace import TraceFacts, TraceWatcher
 from pytriton.serving.server.tracing.settings import TraceSampling
 from pytriton.testing import FakeClock, FakeTimer
 
@@ -242,7 +243,9 @@ class FakeSupervisor:
 
 
 class SelectiveTracing:
-    """Traces every n-th request, and keeps what it has traced."""
+    """Traces every n-th request that comes alone, and keeps what it has traced."""
+
+    reads_origins = True
 
     def __init__(self, rate: int) -> None:
         self.sampling = TraceSampling(rate, -1)
@@ -251,7 +254,10 @@ class SelectiveTracing:
     def passes(self, model_name: str) -> bool:
         return self.sampling.passes_next()
 
-    def begin(self, request: Any, spec: Any, origin: Any, sink: Any) -> Any:
+    def begun(self, members: Any) -> Any:
+        origin, spec = members.origin(), members.spec
+        if members.chunk is not None:
+            return None
         if not origin.traceparent and not self.sampling.takes_next():
             return None
         self.origins.append(origin)
@@ -265,7 +271,9 @@ class SelectiveTracing:
             model_id=2,
             start_ns=0,
         )
-        return TracingSink(facts, sink, lambda facts: None)
+        return TraceWatcher(
+            {0: facts}, types.SimpleNamespace(has_spans=True, end=lambda facts: None)
+        )
 
 
 def response() -> InferResponse:

@@ -37,9 +37,9 @@ from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
 from pytriton.serving.server.api.local_client import LocalClient
-from pytriton.serving.server.frontend.core_link import RemoteTracing
 from pytriton.serving.server.frontend.registry_feed import RegistryFeed
 from pytriton.serving.server.frontend.remote_client import RemoteClient
+from pytriton.serving.server.frontend.remote_tracing import RemoteTracing
 from pytriton.serving.server.frontend.session import FrontEndSession, SharedParts
 from pytriton.serving.server.tracing.settings import TraceSettings
 from pytriton.serving.server.tracing.spans import SpanExporter
@@ -216,7 +216,7 @@ class Seam:
         )
         self.local = LocalClient(self.engine, self.control, self.tracing.settings)
         self.client: Any = self.local
-        self.tracer: Any = self.tracing
+        self.engine.observers.add("tracing", self.tracing)
         self.front_ends: list[JoinedFrontEnd] = []
         self.ends = Ends()
         self.log: list[Any] = []  # names of requests in the order of their answers
@@ -232,7 +232,8 @@ class Seam:
             )
             self.add_front_end()
             self.client = self.front_ends[0].client
-            self.tracer = RemoteTracing(self.client.link.send, self.client)
+            tracing = RemoteTracing(self.client.link.send, self.client)
+            self.client.observers.add("tracing", tracing)
 
     def add_front_end(self) -> JoinedFrontEnd:
         front_end = JoinedFrontEnd(self.shared, f"front end {len(self.front_ends)}")
@@ -322,11 +323,9 @@ class Seam:
             **{"model_name": "m", "inputs": inputs, "received_ns": time.monotonic_ns(), **fields}
         )
         sink = sink or RecordingSink(name, self.log)
-        trace = None
         if traceparent is not None:
-            spec = self.client.lookup(request.model_name).spec
-            trace = self.tracer.begin(request, spec, TraceOrigin("HTTP", traceparent), sink)
-        inference = self.client.infer(request, sink if trace is None else trace, trace)
+            sink.origin = lambda: TraceOrigin("HTTP", traceparent)
+        inference = self.client.infer(request, sink)
         return Call(inference, sink)
 
     def chunk(

@@ -22,8 +22,7 @@ from pytriton.runtime.executor.inference import Outcome, RunningBatch
 from pytriton.serving.engine.batch_stats import record_traces
 from pytriton.serving.engine.costs import (
     BYTES_PER_REQUEST,
-    ChunkCostTrace,
-    CostTrace,
+    CostWatcher,
     ServerCosts,
     TokenUsage,
 )
@@ -107,7 +106,7 @@ def test_trace_has_what_a_batch_cost_once_however_often_its_model_hears_of_it(sc
     batch = one.instance.running[0]
     batch.is_traced = True
     for each in batch.inferences:
-        each.trace = types.SimpleNamespace(add_execution=seen.append)
+        each.trace = types.SimpleNamespace(add_execution=lambda *told: seen.append(told[-1]))
     batch.processor_ns, batch.bytes_in, batch.bytes_out = 500, 30, 20
     one.instance.report(batch, [])  # the instance is free, and answers follow
     one.instance.report(batch, [Outcome(0, response())])
@@ -121,7 +120,7 @@ def test_trace_has_what_a_batch_cost_once_however_often_its_model_hears_of_it(sc
 def test_trace_of_several_responses_at_once_has_their_costs_once():
     seen = []
     request = inference()
-    request.trace = types.SimpleNamespace(add_execution=seen.append)
+    request.trace = types.SimpleNamespace(add_execution=lambda *told: seen.append(told[-1]))
     batch = RunningBatch(1, [request], 0, {0}, processor_ns=800, bytes_in=40, bytes_out=8)
     record_traces(batch, [Outcome(0, response(), is_final=False)] * 2, (0, 0))
     request.response_count = 2
@@ -144,7 +143,7 @@ def test_trace_has_the_part_of_its_request_by_rows():
     seen = []
     requests = [inference(rows=rows) for rows in (1, 3)]
     for each in requests:
-        each.trace = types.SimpleNamespace(add_execution=seen.append)
+        each.trace = types.SimpleNamespace(add_execution=lambda *told: seen.append(told[-1]))
     batch = RunningBatch(1, requests, 0, set(), processor_ns=800, bytes_in=40, bytes_out=8)
     record_traces(batch, [Outcome(0, response()), Outcome(1, response())], (0, 0))
 
@@ -153,77 +152,43 @@ def test_trace_has_the_part_of_its_request_by_rows():
     assert all(isinstance(each, ExecutionTimes) for each in seen)
 
 
-class Trace:
-    """Keeps what it is told."""
-
-    def __init__(self):
-        self.told = []
-
-    def context(self, *, is_model_file):
-        return ("context", is_model_file)
-
-    def trace_id(self, *index):
-        return f"t{index}"
-
-    def contexts(self, first, end, *, is_model_file):
-        return [(first, "context")]
-
-    def add_execution(self, *arguments):
-        self.told.append(arguments)
-
-    def add_usage(self, usage):
-        self.told.append(usage)
-
-    def on_cancelled(self):
-        self.told.append("cancelled")
-
-
 def execution(started_ns, processor_ns=0, bytes_out=0):
     return ExecutionTimes(10, started_ns, 0, 0, 0, processor_ns, 5, bytes_out, bytes_out)
 
 
 def test_cost_of_a_request_has_all_its_executions_and_each_in_the_queue_once():
     cost = RequestCost()
-    trace = CostTrace(cost)
-    trace.add_execution(execution(30, 100, 4))
-    trace.add_execution(execution(30, 50, 4))  # another response
-    trace.add_execution(execution(60, 7, 4))
+    watcher = CostWatcher(lambda _: cost)
+    watcher.add_execution(0, 1, execution(30, 100, 4))
+    watcher.add_execution(0, 1, execution(30, 50, 4))  # another response
+    watcher.add_execution(0, 1, execution(60, 7, 4))
 
     assert cost == RequestCost(2, 157, 10, 70, 12, 12)
 
 
 def test_execution_that_nobody_has_measured_costs_nothing():
     cost = RequestCost()
-    CostTrace(cost).add_execution(execution(30))
+    CostWatcher(lambda _: cost).add_execution(0, 1, execution(30))
 
     assert cost == RequestCost()
 
 
-def test_trace_of_a_request_with_costs_is_told_everything():
-    inner, usage = Trace(), TokenUsage("text")
+def test_tokens_are_costs_of_their_request():
+    cost, usage = RequestCost(), TokenUsage("text")
     usage.prompt_tokens = 3
-    cost = RequestCost()
-    trace = CostTrace(cost, inner)
-    trace.add_execution(execution(30))
-    trace.add_usage(usage)
-    trace.on_cancelled()
+    CostWatcher(lambda _: cost).add_usage(0, usage)
 
-    assert inner.told == [(execution(30),), usage, "cancelled"]
-    assert (trace.context(is_model_file=True), trace.trace_id()) == (("context", True), "t()")
     assert cost.tokens_in == 3
 
 
 def test_members_of_a_chunk_have_their_own_costs():
-    inner, costs = Trace(), [RequestCost(), None, RequestCost(), RequestCost()]
-    trace = ChunkCostTrace(costs.__getitem__, inner)
-    trace.add_execution(0, 3, execution(30, 100, 4))
-    trace.add(2, 4, RequestCost(1, 7))
+    costs = [RequestCost(), None, RequestCost(), RequestCost()]
+    watcher = CostWatcher(costs.__getitem__)
+    watcher.add_execution(0, 3, execution(30, 100, 4))
+    watcher.charged(2, 4, RequestCost(1, 7))
 
     assert [each and each.worker_ns for each in costs] == [100, None, 107, 7]
-    assert inner.told == [(0, 3, execution(30, 100, 4))]
-    assert trace.for_member(1, inner) is inner
-    assert trace.for_member(0, inner).cost is costs[0]
-    assert list(trace.contexts(1, 2, is_model_file=True)) == [(1, "context")]
+    assert [each and each.executions for each in costs] == [1, None, 2, 1]
 
 
 def tensor(name, values, dtype=dtypes.INT32):

@@ -15,13 +15,13 @@ class RecordingTrace:
         self.executions = []
         self.cancelled_count = 0
 
-    def trace_id(self):
+    def trace_id(self, index):
         return "t"
 
-    def add_execution(self, times_ns):
+    def add_execution(self, first, end, times_ns):
         self.executions.append(times_ns)
 
-    def on_cancelled(self):
+    def on_cancelled(self, index):
         self.cancelled_count += 1
 
 

@@ -20,6 +20,7 @@ from pytriton.base.errors import (
     UnavailableError,
 )
 from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine import string_count
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
 from pytriton.serving.engine.engine import Engine
@@ -242,8 +243,9 @@ def test_request_whose_strings_are_counted_is_observed_once(gate, is_alone):
         engine, taken = make_engine(asyncio.get_running_loop())
         observed = []
         engine.tap = types.SimpleNamespace(observe=observed.append)
-        inferences = [engine.infer(request_of(varied(MANY)), Sink(), is_alone=is_alone)]
-        inferences.append(engine.infer(request_of(varied(10)), Sink()))
+        inferences = [Inference(request_of(varied(size)), Sink()) for size in (MANY, 10)]
+        engine.submit(inferences[0], is_alone=is_alone)
+        engine.submit(inferences[1])
         gate.opened.set()
         assert await comes_true(lambda: len(taken) == 2)
 

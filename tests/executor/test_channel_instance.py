@@ -112,8 +112,8 @@ def test_what_cannot_be_encoded_is_refused_and_takes_no_slot(rig):
 class Trace:
     """Tells what it was asked for."""
 
-    def context(self, *, is_model_file):
-        return TraceContext("of a model.py" if is_model_file else "of a callable", "a=b")
+    def contexts(self, first, end, *, is_model_file):
+        return [(first, TraceContext("of a model.py" if is_model_file else "of a callable", "a=b"))]
 
 
 def test_span_of_a_traced_request_goes_along(rig):

@@ -19,6 +19,7 @@ from pytriton.protocol.grpc.status import percent_decode
 from pytriton.protocol.http2 import frames
 from pytriton.runtime.executor.inference import Inference, Outcome
 from pytriton.serving.engine.delivery import deliver, deliver_burst, refuse
+from pytriton.serving.engine.observers import Observers
 from pytriton.serving.server.api.background import LoopBudget
 from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.binding.bound_control import BoundControl
@@ -66,6 +67,7 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self.is_exiting = False
+        self.observers = Observers(self.find)
         self.is_serving = True
         self.settled = None
         self.loaded = {
@@ -214,7 +216,9 @@ class GrpcClient:
             strict_readiness=options.strict_readiness,
             change_log_settings=LogControl(options.log).change,
         )
-        self.api = GrpcApi(self.client, options, self.loop, tracing, access=access)
+        if tracing is not None:
+            self.client.observers.add("tracing", tracing)
+        self.api = GrpcApi(self.client, options, self.loop, access=access)
         # By the loop's clock, so that nothing waits for another turn on a busy machine.
         self.api.work.loop_budget = LoopBudget(self.loop, self.loop.time)
         if background is not None:

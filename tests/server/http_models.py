@@ -180,11 +180,12 @@ class Service:
             strict_readiness=self.options.strict_readiness,
             change_log_settings=LogControl(self.options.log).change,
         )
+        if tracing is not None:
+            self.client.observers.add("tracing", tracing)
         self.api = HttpApi(
             self.client,
             self.options,
             self.loop,
-            tracing,
             background=self.background,
             codec=codec,
             access=access,

@@ -18,6 +18,8 @@ import msgspec
 from pytriton.base.dtypes import BytesWalk, DataType
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pytriton.base.errors import ServerError
 
 ParameterValue = bool | int | float | str
@@ -175,6 +177,12 @@ class ChunkOrigins(msgspec.Struct, array_like=True):
     indices: list[int]  # of these members
     began_ns: list[int]  # of all members
     is_sampled: bool = False
+
+    def of(self, index: int) -> TraceOrigin | None:
+        """Returns that of a member; None if it may not be traced."""
+        if index not in self.indices:
+            return None
+        return TraceOrigin(self.protocol, "", "", self.began_ns[index], self.is_sampled)
 
 
 class RequestGroup(msgspec.Struct):
@@ -359,26 +367,36 @@ class ResponseSink(Protocol):
 
 
 class ExecutionTrace(Protocol):
-    """Receives the events of a traced request, except for its responses."""
+    """Receives what happens to a request, or to members of a chunk, until they are answered.
 
-    def context(self, *, is_model_file: bool) -> TraceContext | None:
-        """Returns the parent for what the executing process adds to the trace, if it adds any."""
+    Each is named by its index in the chunk, which is 0 for a request without one.
+    """
 
-    def trace_id(self) -> str:
-        """Returns the id by which users find the trace; empty if they cannot."""
+    def contexts(
+        self, first: int, end: int, *, is_model_file: bool
+    ) -> Iterable[tuple[int, TraceContext]]:
+        """Returns the parents for what the executing process adds to traces, by index."""
 
-    def add_execution(self, times_ns: ExecutionTimes) -> None:
-        """Record the times of an execution, or of one of its responses."""
+    def trace_id(self, index: int) -> str:
+        """Returns the id by which users find the trace of a request; empty if it has none."""
 
-    def add_usage(self, usage: Any) -> None:
+    def add_execution(self, first: int, end: int, times_ns: ExecutionTimes) -> None:
+        """Record an execution of `first` to `end` (without `end`), or of one of its responses."""
+
+    def add_usage(self, index: int, usage: Any) -> None:
         """Record the tokens of a request of OpenAI's routes, which is about to end."""
 
-    def on_cancelled(self) -> None:
-        """Record that the client cancelled the request."""
+    def on_cancelled(self, index: int) -> None:
+        """Record that the client cancelled a request."""
 
+    def sent(self, item: Any, index: int | None = None) -> None:
+        """Add to the frame that takes a request to the core; without an index, all of a chunk."""
 
-class TracedSink(ExecutionTrace, ResponseSink, Protocol):
-    """The trace of a request, which also records its responses and passes them on."""
+    def taken_back(self, index: int) -> None:
+        """Record that the core has not taken a request, which is submitted again."""
+
+    def charged(self, first: int, end: int, cost: RequestCost) -> None:
+        """Record what the core says that each of these requests has cost."""
 
 
 class RequestCost(msgspec.Struct, array_like=True, gc=False):

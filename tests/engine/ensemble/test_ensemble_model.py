@@ -20,6 +20,7 @@ from pytriton.base.messages import (
 )
 from pytriton.runtime.executor import device_regions
 from pytriton.runtime.executor.device_blocks import DeviceLedger
+from pytriton.runtime.executor.inference import Inference
 from pytriton.runtime.transport.arena import Arena, block_bytes, find_block
 from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.ensemble.run import EnsembleRun
@@ -216,10 +217,12 @@ class Trace:
         self.on_error = sink.on_error
         self.on_refused = sink.on_refused
         self.executions: list[Any] = []
-        self.add_execution = self.executions.append
 
-    def context(self, *, is_model_file: bool) -> TraceContext:
-        return TraceContext(self.name)
+    def add_execution(self, first: int, end: int, times_ns: Any) -> None:
+        self.executions.append(times_ns)
+
+    def contexts(self, first: int, end: int, *, is_model_file: bool) -> Any:
+        return [(first, TraceContext(self.name))]
 
 
 def test_steps_of_a_traced_request_are_traced_as_its_children() -> None:
@@ -235,7 +238,7 @@ def test_steps_of_a_traced_request_are_traced_as_its_children() -> None:
     sink = RecordingSink()
     trace: Any = Trace("whole", sink)
     request = InferRequest("e", {"X": tensor("X")}, received_ns=rig.clock.now_ns)
-    rig.engine.infer(request, trace, trace)
+    rig.engine.submit(Inference(request, trace, trace))
     rig.loop.run()
     rig.answer("a", tensor("OUT"))
     rig.answer("b", tensor("OUT"))

@@ -12,7 +12,7 @@ from tests.fakes import SECOND_NS, response
 
 
 class NamedTrace:
-    def trace_id(self):
+    def trace_id(self, index):
         return "t1"
 
 

@@ -24,7 +24,7 @@ class Trace(RecordingSink):
         super().on_response(response, final=final)
         self.sink.on_response(response, final=final)
 
-    def on_cancelled(self):
+    def on_cancelled(self, index):
         self.is_cancelled = True
 
     def on_refused(self, error):

@@ -10,6 +10,7 @@ import pytest
 
 from pytriton.base import dtypes
 from pytriton.runtime.executor.columns import ChunkSignature, InputColumn
+from pytriton.serving.engine.observers import Observer, Observers
 from pytriton.serving.server.api.gatherer import MAX_MEMBERS, Gatherer, Iterations
 from tests.fakes import FakeClock, FakeLoop, model_spec
 
@@ -49,6 +50,7 @@ class FakeEngine:
     def __init__(self, rounds_behind: int = 0) -> None:
         self.rounds_behind = rounds_behind
         self.chunk_observers = []
+        self.observers = Observers(None)
         self.full: list = []
         self.after_answers = lambda: None
 
@@ -305,11 +307,17 @@ def test_observers_see_chunks_before_they_are_submitted(loop):
     engine, seen = FakeEngine(), []
     gatherer = Gatherer(Iterations(engine, loop), SIGNATURE, 1, "", (0, 1), None)
     model = FakeModel()
-    engine.chunk_observers.append(lambda chunk: seen.append((chunk.callers, chunk.members)))
+
+    class Seer(Observer):
+        def begun(self, members):
+            assert not model.chunks
+            seen.append((members.callers, len(members)))
+
+    engine.observers.add("tracing", Seer())
     gather(gatherer, model, 1, 2)
     loop.run()
 
-    assert seen == [([1, 2], [])]
+    assert seen == [([1, 2], 2)]
     assert len(model.chunks) == 1
 
 

@@ -12,10 +12,10 @@ from pytriton.base.dtypes import FP32
 from pytriton.base.errors import CancelledError, InternalError
 from pytriton.base.messages import InferRequest, InferResponse, InferTensor
 from pytriton.base.request_ids import add_to_log_records
+from pytriton.serving.engine.observers import Members, Watch
 from pytriton.serving.server.frontend import verbose_requests
 from pytriton.serving.server.frontend.verbose_requests import (
-    LoggedChunk,
-    LoggedRequest,
+    LoggedRequests,
     log_tensors,
 )
 from pytriton.serving.server.process.log_lines import LineLog
@@ -51,7 +51,11 @@ def request(**fields):
 
 def begin(**fields):
     sink = RecordingSink()
-    return sink, LoggedRequest(LINES, request(**fields), sink)
+    return sink, Watch(sink, [LoggedRequests(LINES, members(request(**fields)))])
+
+
+def members(*requests, chunk=None):
+    return Members(requests, None, chunk, lambda: None)
 
 
 def lines(caplog):
@@ -101,8 +105,8 @@ def test_errors_are_passed_on_and_logged(caplog, end, text):
 
 
 def test_tensors_are_logged_with_type_and_shape(caplog):
-    log_tensors(LINES, request(id="a"))
-    log_tensors(LINES, request(outputs=("y", "z")))
+    log_tensors(LINES, members(request(id="a")))
+    log_tensors(LINES, members(request(outputs=("y", "z"))))
 
     assert lines(caplog) == [
         ("request for model 'm' with x FP32 [2, 3], for all outputs", "a"),
@@ -110,16 +114,18 @@ def test_tensors_are_logged_with_type_and_shape(caplog):
     ]
 
 
-class Member:
-    def __init__(self, request_id):
-        self.request = request(id=request_id)
-
-
 class Chunk:
-    has_fields = True
+    row_starts = range(4)
 
     def __init__(self):
-        self.members = [Member("a"), Member(""), Member("b")]
+        self.members = [1, 2, 3]
+
+
+def begin_chunk(sink):
+    requests = [request(id=each) for each in ("a", "", "b")]
+    chunk = Chunk()
+    logged = LoggedRequests(LINES, members(*requests, chunk=chunk))
+    return chunk, Watch(sink, [logged])
 
 
 class ForgetfulSink:
@@ -137,8 +143,8 @@ class ForgetfulSink:
 
 
 def test_each_member_of_a_chunk_has_a_line(caplog):
-    sink, chunk = ForgetfulSink(), Chunk()
-    logged = LoggedChunk(LINES, "m", sink, 0)
+    sink = ForgetfulSink()
+    chunk, logged = begin_chunk(sink)
     logged.on_outcome(chunk, 2, None, ERROR, is_refused=True)
     logged.on_outcome(chunk, 2, None, CancelledError(""), is_refused=False)
     logged.on_rows(chunk, 0, 2, (), 0)
@@ -159,8 +165,8 @@ def test_answers_that_could_not_be_sent_are_not_logged_as_answered(caplog):
         def on_rows(self, chunk, *arguments):
             raise ValueError("full")
 
-    logged = LoggedChunk(LINES, "m", Failing(), 0)
+    chunk, logged = begin_chunk(Failing())
     with pytest.raises(ValueError, match="full"):
-        logged.on_rows(Chunk(), 0, 2, (), 0)
+        logged.on_rows(chunk, 0, 2, (), 0)
 
     assert lines(caplog) == []

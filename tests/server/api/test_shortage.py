@@ -561,7 +561,7 @@ def test_front_end_watches_all_of_its_ports(processes):
     limits = ClientLimits(max_request_memory_bytes=(processes + 1) * MIB)
     options = ServerOptions(limits=limits, frontend_processes=processes)
     ports = TlsPorts(service.loop)
-    front_end = FrontEnd(service.client, options, service.loop, None, ports)
+    front_end = FrontEnd(service.client, options, service.loop, ports)
     vertex = front_end._cloud_api(ClientService.VERTEX_AI)
     slow = Client(front_end._http).send(post(bytes(MIB), INFER)[: 900 << 10])
     refused = Client(front_end._http).send(post(bytes(MIB // 2), INFER))

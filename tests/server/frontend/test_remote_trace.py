@@ -9,10 +9,11 @@ import weakref
 import pytest
 
 from pytriton.base.errors import InternalError
-from pytriton.base.messages import InferRequest
+from pytriton.base.messages import InferRequest, TraceOrigin
 from pytriton.runtime.executor.inference import Inference
-from pytriton.serving.server.frontend.core_link import RemoteTrace
-from tests.fakes import RecordingSink
+from pytriton.serving.engine.observers import Watch
+from pytriton.serving.server.frontend.remote_tracing import RemoteTraces
+from tests.fakes import RecordingSink, model_spec
 
 
 class Exchange(RecordingSink):
@@ -22,11 +23,13 @@ class Exchange(RecordingSink):
 @pytest.mark.parametrize("end", ["on_response", "on_error", "on_refused"])
 def test_request_that_ended_is_freed_without_garbage_collection(end):
     exchange = Exchange()
-    trace = RemoteTrace(None, exchange, lambda _: None)
+    requests = [InferRequest("m", {})]
+    traces = RemoteTraces(TraceOrigin("HTTP"), requests, model_spec(), lambda _: None)
+    trace = Watch(exchange, [traces])
     exchange.inference = Inference(InferRequest("m", {}), trace, trace)
     sink = exchange.inference.end()
     freed = weakref.ref(exchange)
-    del exchange, trace
+    del exchange, trace, traces
     gc.disable()
     try:
         if end == "on_response":

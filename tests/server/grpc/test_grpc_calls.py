@@ -147,7 +147,7 @@ def test_error_of_the_engine_is_mapped_to_its_status(client):
 
 
 def test_unexpected_error_is_logged_and_not_shown(client, caplog):
-    def infer(request, sink, trace=None):
+    def infer(request, sink):
         raise ZeroDivisionError("secret")
 
     client.client.infer = infer
@@ -159,7 +159,7 @@ def test_unexpected_error_is_logged_and_not_shown(client, caplog):
 
 
 def test_call_for_which_there_is_no_memory_ends_as_unavailable(client, caplog):
-    def infer(request, sink, trace=None):
+    def infer(request, sink):
         raise MemoryError
 
     client.client.infer = infer

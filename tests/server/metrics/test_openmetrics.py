@@ -41,7 +41,8 @@ def identified(one, trace_id="", request_id="", request_ms=7):
     answer(one, request_ms=request_ms)
     inference = types.SimpleNamespace(
         chunk=None,
-        trace=types.SimpleNamespace(trace_id=lambda: trace_id) if trace_id else None,
+        index=0,
+        trace=types.SimpleNamespace(trace_id=lambda _: trace_id) if trace_id else None,
         request=types.SimpleNamespace(id=request_id),
     )
     one.statistics.latencies.on_identified((inference,), request_ms * MS, 2 * MS, 5 * MS, 0)

@@ -164,7 +164,7 @@ def page_of_nothing(loop: Any) -> PageApi:
     options, ports = ServerOptions(page=PageOptions(token="secret")), Started(0, 0, 0)
     return PageApi(
         *(nothing, nothing, nothing, options, loop, _no_machine, lambda: None, History(0.0)),
-        *(None, ports, 0.0),
+        *(ports, 0.0),
     )
 
 

@@ -7,13 +7,14 @@ import pytest
 
 from pytriton.base.dtypes import FP32
 from pytriton.base.errors import CancelledError, InternalError
-from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.base.messages import ChunkOrigins, InferResponse, InferTensor
 from pytriton.runtime.executor.columns import (
     ChunkSignature,
     InputColumn,
     OutputColumn,
     make_members,
 )
+from pytriton.serving.engine.observers import Observers
 from pytriton.serving.server.tracing.settings import TraceSettings
 from pytriton.serving.server.tracing.trace_files import FileExporter, trace_text
 from pytriton.serving.server.tracing.tracing import Tracing
@@ -27,8 +28,6 @@ SPEC = model_spec(name="m", version=3, max_batch_size=8)
 
 class Sink:
     """Ends the members that it hears of, as the sinks of protocols do."""
-
-    protocol = "HTTP"
 
     def __init__(self):
         self.calls = []
@@ -50,20 +49,12 @@ class Sink:
             chunk.members = []
 
 
-class Caller:
-    began_ns = 5
-
-
 class Owner:
     spec = SPEC
 
     def cancel(self, inference):
         inference.is_cancelled = True
-
-
-class Fields:
-    def __init__(self, request_id):
-        self.id = request_id
+        inference.chunk.trace.on_cancelled(inference.index)
 
 
 class Rig:
@@ -77,12 +68,12 @@ class Rig:
         self.written = []
         self.sink = Sink()
         self.chunk = PiecesChunk(SIGNATURE, self.sink, [[b"aaaa", b"bbbb", b"cccc"]], range(4))
-        self.chunk.model = Owner()
-        self.chunk.callers = [Caller() for _ in range(3)]
-        self.chunk.fields = [Fields("a"), Fields(""), Fields("c")]
-        self.chunk.received_ns = 300
-        self.tracing.observe_chunk(self.chunk)
-        self.members = make_members(self.chunk, self.chunk.model, request())
+        self.chunk.origin = lambda: ChunkOrigins("HTTP", [0, 1, 2], [5, 5, 5])
+        requests = [request(id=each, received_ns=100) for each in ("a", "", "c")]
+        self.members = make_members(self.chunk, Owner(), requests)
+        observers = Observers(None)
+        observers.add("tracing", self.tracing)
+        observers.begin_chunk(self.chunk, self.members[0].owner)
 
     def write(self, traces, size, number):
         self.written += traces

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import types
 import weakref
 
 import numpy as np
@@ -19,8 +20,10 @@ from pytriton.base.messages import (
     TraceContext,
 )
 from pytriton.runtime.executor.inference import Inference
+from pytriton.serving.engine import observers
+from pytriton.serving.engine.observers import Watch
 from pytriton.serving.server.tracing import request_trace
-from pytriton.serving.server.tracing.request_trace import TraceFacts, TracingSink, record_tensors
+from pytriton.serving.server.tracing.request_trace import TraceFacts, TraceWatcher, record_tensors
 from tests.fakes import FakeClock, RecordingSink, response
 
 TIMES = ExecutionTimes(queued_ns=1, started_ns=2, infer_start_ns=3, output_start_ns=4, ended_ns=5)
@@ -44,17 +47,29 @@ class Traced:
             model_id=11,
             start_ns=0,
         )
-        self.trace = TracingSink(self.facts, self.sink, self.ended.append)
+        self.trace = self.trace_of(self.sink)
+
+    def trace_of(self, sink, *, has_spans=True):
+        exporter = types.SimpleNamespace(has_spans=has_spans, end=self.ended.append)
+        return Watch(sink, [TraceWatcher({0: self.facts}, exporter)])
+
+    def context(self, *, is_model_file):
+        return context_of(self.trace, is_model_file=is_model_file)
 
     @property
     def events(self):
         return [name for name, _ in self.facts.events]
 
 
+def context_of(trace, *, is_model_file):
+    return dict(trace.contexts(0, 1, is_model_file=is_model_file)).get(0)
+
+
 @pytest.fixture
 def clock(monkeypatch):
     fake = FakeClock()
-    monkeypatch.setattr(request_trace, "_monotonic_ns", fake.monotonic_ns)
+    for module in (request_trace, observers):
+        monkeypatch.setattr(module, "_monotonic_ns", fake.monotonic_ns)
     return fake
 
 
@@ -80,7 +95,7 @@ def test_request_that_ended_is_freed_without_garbage_collection(traced, end):
         pass
 
     exchange = Exchange()
-    trace = TracingSink(traced.facts, exchange, traced.ended.append)
+    trace = traced.trace_of(exchange)
     exchange.inference = Inference(InferRequest("m", {}), trace, trace)
     sink = exchange.inference.end()
     freed = weakref.ref(exchange)
@@ -104,7 +119,7 @@ def test_time_to_send_is_in_the_outer_span_only(traced, clock):
             clock.now_ns += 50
 
     started_ns = clock.now_ns
-    TracingSink(traced.facts, SlowSink(), traced.ended.append).on_response(None, final=True)
+    traced.trace_of(SlowSink()).on_response(None, final=True)
 
     assert (traced.facts.answered_ns, traced.facts.end_ns) == (started_ns, started_ns + 50)
 
@@ -126,14 +141,14 @@ def test_error_of_a_stream_that_goes_on_is_told_in_the_end(traced):
 
 
 def test_request_that_was_given_up_failed_whatever_its_model_answered(traced):
-    traced.trace.on_cancelled()
+    traced.trace.on_cancelled(0)
     traced.trace.on_response(response(), final=True)
 
     assert [facts.error for facts in traced.ended] == ["the request was cancelled"]
 
 
 def test_responses_to_nobody_are_no_events(traced):
-    traced.trace.on_cancelled()
+    traced.trace.on_cancelled(0)
     traced.trace.on_response(response(), final=True)
 
     assert traced.events == []
@@ -185,25 +200,25 @@ def test_long_stream_tells_of_its_first_responses_and_of_its_end(traced, clock):
 
 
 def test_model_file_goes_on_under_the_span_of_the_model(traced):
-    context = traced.trace.context(is_model_file=True)
+    context = traced.context(is_model_file=True)
 
     assert context == TraceContext(f"00-{0xAB:032x}-{11:016x}-01", "a=b")
     assert traced.facts.backend_id == 0
 
 
 def test_bound_callable_goes_on_under_a_span_of_its_own(traced):
-    context = traced.trace.context(is_model_file=False)
+    context = traced.context(is_model_file=False)
 
     assert traced.facts.backend_id
     assert context.traceparent == f"00-{0xAB:032x}-{traced.facts.backend_id:016x}-01"
-    assert traced.trace.context(is_model_file=False) == context
+    assert traced.context(is_model_file=False) == context
 
 
 def test_without_spans_only_calls_of_model_files_go_on_in_the_trace(traced):
-    trace = TracingSink(traced.facts, traced.sink, traced.ended.append, has_spans=False)
+    trace = traced.trace_of(traced.sink, has_spans=False)
 
-    assert trace.context(is_model_file=False) is None
-    assert trace.context(is_model_file=True) == TraceContext(
+    assert context_of(trace, is_model_file=False) is None
+    assert context_of(trace, is_model_file=True) == TraceContext(
         f"00-{0xAB:032x}-{11:016x}-01", "", is_internal=True
     )
 
@@ -250,11 +265,11 @@ def test_tensors_of_responses_are_copied_if_they_are_recorded(traced):
 
 
 def test_responses_of_one_execution_prolong_it(traced):
-    traced.trace.add_execution(TIMES)
+    traced.trace.add_execution(0, 1, TIMES)
     last = ExecutionTimes(
         queued_ns=1, started_ns=2, infer_start_ns=6, output_start_ns=7, ended_ns=8
     )
-    traced.trace.add_execution(last)
+    traced.trace.add_execution(0, 1, last)
 
     ((_, times),) = traced.facts.executions
     assert (times.infer_start_ns, times.output_start_ns, times.ended_ns) == (3, 7, 8)
@@ -262,7 +277,7 @@ def test_responses_of_one_execution_prolong_it(traced):
 
 def test_executions_are_told_apart_by_their_start_up_to_a_limit(traced):
     for start in range(1000):
-        traced.trace.add_execution(ExecutionTimes(1, start, 3, 4, 5))
+        traced.trace.add_execution(0, 1, ExecutionTimes(1, start, 3, 4, 5))
 
     executions = traced.facts.executions
     assert [each.times_ns.started_ns for each in executions] == list(range(128))

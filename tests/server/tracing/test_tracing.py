@@ -10,6 +10,7 @@ import pytest
 
 from pytriton.base.errors import InvalidArgumentError, ServerError, UnavailableError
 from pytriton.base.messages import TraceContext, TraceOrigin
+from pytriton.serving.engine.observers import Watch
 from pytriton.serving.server.tracing.settings import TraceSettings
 from pytriton.serving.server.tracing.spans import SpanExporter
 from pytriton.serving.server.tracing.tracing import Tracing, parse_traceparent
@@ -50,7 +51,8 @@ def tracing(kept):
 def begin(tracing, traceparent="", tracestate="", **fields):
     spec = model_spec(name="m", version=3)
     origin = TraceOrigin("HTTP", traceparent, tracestate)
-    return tracing.begin(request(**fields), spec, origin, RecordingSink())
+    watcher = tracing.begin(request(**fields), spec, origin)
+    return None if watcher is None else Watch(RecordingSink(), [watcher])
 
 
 @pytest.fixture
@@ -160,8 +162,8 @@ def test_request_that_a_front_end_has_selected_is_only_counted(kept):
     origin = TraceOrigin("HTTP", is_sampled=True)
     spec = model_spec(name="m")
 
-    assert tracing.begin(request(), spec, origin, RecordingSink()) is not None
-    assert tracing.begin(request(), spec, origin, RecordingSink()) is None
+    assert tracing.begin(request(), spec, origin) is not None
+    assert tracing.begin(request(), spec, origin) is None
 
 
 def test_sampled_request_begins_a_trace_of_its_own(kept):

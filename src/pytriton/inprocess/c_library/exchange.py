@@ -20,7 +20,6 @@ from pytriton.base.messages import (
     InferRequest,
     InferResponse,
     InferTensor,
-    TraceContext,
 )
 from pytriton.inprocess.c_library.servers import CallerServers, version_text
 from pytriton.protocol.kserve_json import raw_input
@@ -34,6 +33,7 @@ from pytriton.runtime.native_backend.caller_requests import (
 )
 from pytriton.runtime.native_backend.caller_responses import CallerResponse, CallerResponses
 from pytriton.runtime.native_backend.memory import Handles, Texts, put_word, required_text
+from pytriton.serving.engine.observers import Watcher
 from pytriton.serving.engine.served_model import ServedModel
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ _FIELDS = {
 _numbers = itertools.count(1)
 
 
-class Trace:
-    """One trace. While a server has it, it is the `RequestTrace` of its request."""
+class Trace(Watcher):
+    """One trace. While a server has it, it is the `ExecutionTrace` of its request."""
 
     def __init__(self, level: int, parent_id: int, functions: tuple[int, int], userp: int) -> None:
         self.handle = 0
@@ -79,25 +79,11 @@ class Trace:
         self._received_ns = request.received_ns
         self._executions = []
 
-    # RequestTrace, on the engine's thread
+    # On the engine's thread
 
-    def context(self, *, is_model_file: bool) -> TraceContext | None:
-        """See `RequestTrace`; models add nothing to this trace."""
-        return None
-
-    def trace_id(self) -> str:
-        """See `RequestTrace`; only the program knows where this trace is."""
-        return ""
-
-    def add_execution(self, times_ns: ExecutionTimes) -> None:
-        """See `RequestTrace`."""
+    def add_execution(self, first: int, end: int, times_ns: ExecutionTimes) -> None:
+        """Keep the times of an execution."""
         self._executions.append(times_ns)
-
-    def add_usage(self, usage: Any) -> None:
-        """See `RequestTrace`; these requests come over no route."""
-
-    def on_cancelled(self) -> None:
-        """See `RequestTrace`."""
 
     # On the thread of callbacks
 

@@ -49,11 +49,12 @@ if TYPE_CHECKING:
         DeviceBytes,
         DeviceExport,
         DeviceUse,
+        ExecutionTrace,
         InferRequest,
         InferTensor,
         OutputBurst,
     )
-    from pytriton.runtime.executor.columns import ChunkExecutionTrace, ChunkRun
+    from pytriton.runtime.executor.columns import ChunkRun
     from pytriton.runtime.executor.inference import (
         BatchCosts,
         Inference,
@@ -232,19 +233,18 @@ class BatchTracker:
                 frame.outputs.update(requested_outputs(run))
             if chunk.has_fields:
                 _describe_members(run, frame)
-            if run.chunk.trace is not None:
-                self._add_contexts(batch, run, run.chunk.trace, frame)
+            if chunk.trace is not None:
+                self._trace(batch, frame, chunk.trace, range(run.first, run.end), run.position)
         return frame
 
-    def _add_contexts(
-        self, batch: RunningBatch, run: ChunkRun, trace: ChunkExecutionTrace, frame: Execute
+    def _trace(
+        self,
+        batch: RunningBatch,
+        frame: Execute,
+        trace: ExecutionTrace,
+        indices: range,
+        position: int,
     ) -> None:
-        self._trace(batch, frame)
-        is_model_file = self._labels.is_model_file
-        for index, context in trace.contexts(run.first, run.end, is_model_file=is_model_file):
-            frame.traces[run.position + index - run.first] = context
-
-    def _trace(self, batch: RunningBatch, frame: Execute) -> None:
         """Note that requests of a batch are traced: what it costs is counted for itself, too."""
         if not batch.is_traced:
             batch.is_traced = True
@@ -252,6 +252,10 @@ class BatchTracker:
             self._traced.add(batch.id)
             if self.events.costs is not None:
                 batch.bytes_in = _size_of_inputs(frame)
+        first, end = indices.start, indices.stop
+        is_model_file = self._labels.is_model_file
+        for index, context in trace.contexts(first, end, is_model_file=is_model_file):
+            frame.traces[position + index - first] = context
 
     def _describe_others(self, batch: RunningBatch, frame: Execute) -> None:
         """Add what requests have that are no members of chunks: ids, parameters, traces."""
@@ -272,10 +276,8 @@ class BatchTracker:
             if request.device_wish is not None and is_sharing(instance):
                 frame.device_wishes[position] = request.device_wish
             if inference.trace is not None:
-                self._trace(batch, frame)
-                context = inference.trace.context(is_model_file=labels.is_model_file)
-                if context is not None:
-                    frame.traces[position] = context
+                index = inference.index
+                self._trace(batch, frame, inference.trace, range(index, index + 1), position)
 
     def _add_inputs(
         self,

@@ -27,7 +27,7 @@ from pytriton.runtime.executor.inference import CLOSED_SINK, Inference, Inferenc
 if TYPE_CHECKING:
     from pytriton.base.dtypes import DataType
     from pytriton.base.errors import ServerError
-    from pytriton.base.messages import ExecutionTimes, InferResponse, ResponseSink, TraceContext
+    from pytriton.base.messages import ExecutionTrace, InferResponse, ResponseSink
 
     Buffer = bytes | bytearray | memoryview
 
@@ -89,7 +89,7 @@ class Chunk(Protocol):
     # would stay in memory until the next garbage collection.
     members: list[Inference]
     has_fields: bool  # whether members may have ids or parameters
-    trace: ChunkExecutionTrace | None  # None: no member is traced
+    trace: ExecutionTrace | None  # None: no member is traced
     # Under which the responses of members are cached, if their model has a cache, and how long it
     # took to look for each. Together, they take half the time of keys that members have.
     cache_keys: Sequence[bytes]
@@ -100,21 +100,6 @@ class Chunk(Protocol):
 
     def member_sink(self, index: int) -> ResponseSink:
         """Returns a sink for one member, which passes its calls on to `sink`."""
-
-
-class ChunkExecutionTrace(Protocol):
-    """Receives the events of the traced members of a chunk, except for their answers."""
-
-    def contexts(
-        self, first: int, end: int, *, is_model_file: bool
-    ) -> Iterable[tuple[int, TraceContext]]:
-        """Returns the contexts of members `first` to `end`; see `ExecutionTrace.context`."""
-
-    def trace_id(self, index: int) -> str:
-        """Returns the id by which users find the trace of a member; empty if it has none."""
-
-    def add_execution(self, first: int, end: int, times_ns: ExecutionTimes) -> None:
-        """Record the times of an execution of the members `first` to `end` (without `end`)."""
 
 
 class ChunkSink(Protocol):

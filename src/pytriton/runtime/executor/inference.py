@@ -95,6 +95,11 @@ class Inference(msgspec.Struct, eq=False):
         return sink if self.chunk is None else self.chunk.member_sink(self.index)
 
 
+def trace_of(inference: Inference) -> ExecutionTrace | None:
+    """Returns what is told of a request while it is executed: its own, or that of its chunk."""
+    return inference.trace if inference.chunk is None else inference.chunk.trace
+
+
 class _ClosedSink:
     """The sink of an inference that has ended."""
 

@@ -160,13 +160,13 @@ class SubmitItem(msgspec.Struct, array_like=True):
     correlation_id: int | str = 0
     flags: int = 0
     model_version: str = ""  # as the client wrote it
-    trace: TraceOrigin | None = None
     path: int = 0  # a `RequestPath`
     operation: str = ""
-    wants_cost: bool = False  # the last reply is to say what it has cost
     principal: str = ""  # who has sent it
     device: DeviceUse | None = None
     group: tuple[int, int, int] | None = None  # see `RequestGroup`: number, count, size
+    trace: TraceOrigin | None = None
+    wants_cost: bool = False  # the last reply is to say what it has cost
 
 
 class SignatureColumn(msgspec.Struct, array_like=True, gc=False):
@@ -216,7 +216,7 @@ class ChunkItem(msgspec.Struct, array_like=True):
     ids: list[str] = []  # of each request; empty: none has one
     parameters: list[dict[str, ParameterValue]] = []  # of each request; empty: none has any
     origins: ChunkOrigins | None = None  # of those that may be traced
-    wants_costs: bool = False  # replies are to say what each request has cost
+    wants_cost: bool = False  # replies are to say what each request has cost
     principals: list[str] = []  # who has sent each request; empty: nobody that is known
 
 

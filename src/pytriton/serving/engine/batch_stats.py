@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pytriton.base.messages import ExecutionTimes
+from pytriton.runtime.executor.inference import trace_of
 from pytriton.serving.engine.costs import TokenUsage
 from pytriton.serving.engine.stats import BatchRecord, FailureReason, ResponseOutcome
 
@@ -179,16 +180,13 @@ def record_traces(
     told: set[int] = set()  # several outcomes may be for one request
     for outcome in outcomes:
         inference = batch.inferences[outcome.position]
-        chunk, index = inference.chunk, inference.index
         is_only = outcome.is_final and not inference.response_count
         has_costs = outcome.position not in told
         told.add(outcome.position)
-        if inference.trace is not None:
+        trace, index = trace_of(inference), inference.index
+        if trace is not None:
             times = parts.execution(inference, has_costs=has_costs, is_only=is_only)
-            inference.trace.add_execution(times)
-        elif chunk is not None and chunk.trace is not None:
-            times = parts.execution(inference, has_costs=has_costs, is_only=is_only)
-            chunk.trace.add_execution(index, index + 1, times)
+            trace.add_execution(index, index + 1, times)
     for run in batch.answered:
         if run.chunk.trace is not None:  # its members came together, and have equally many rows
             times = parts.execution(batch.inferences[run.position], has_costs=True, is_only=True)
@@ -276,4 +274,4 @@ def record_usage(
         if outcome.is_final:
             statistics.costs.add_usage(usage)
             if inference.trace is not None:
-                inference.trace.add_usage(usage)
+                inference.trace.add_usage(inference.index, usage)

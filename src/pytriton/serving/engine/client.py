@@ -15,9 +15,10 @@ import msgspec
 
 if TYPE_CHECKING:
     from pytriton.base.errors import ServerError
-    from pytriton.base.messages import ExecutionTrace, InferRequest, ResponseSink
+    from pytriton.base.messages import InferRequest, ResponseSink
     from pytriton.runtime.executor.inference import Inference
     from pytriton.runtime.transport.control import Started
+    from pytriton.serving.engine.observers import Observers
     from pytriton.serving.engine.served_model import ServedModel
 
 T = TypeVar("T")
@@ -35,6 +36,8 @@ class EngineClient(Protocol):
     def is_behind(self) -> bool:
         """Whether the last requests were not read yet, so that gathering more is better."""
 
+    # Those of the engine of this process; what submits requests past `infer` shows them to these.
+    observers: Observers
     # Called with each chunk of small requests before it is submitted; see `GatheredChunk`. What
     # records requests puts a sink of its own in front of the chunk's.
     chunk_observers: list[Callable[[Any], None]]
@@ -65,7 +68,6 @@ class EngineClient(Protocol):
         self,
         request: InferRequest,
         sink: ResponseSink,
-        trace: ExecutionTrace | None = None,
         fitting: ServedModel | None = None,
     ) -> Inference:
         """Validate and queue a request; see `Engine.infer`."""

@@ -18,18 +18,17 @@ import numpy as np
 
 from pytriton.base import dtypes
 from pytriton.base.openai_routes import COMPLETION_TOKENS, FINISH_REASON, PROMPT_TOKENS
+from pytriton.serving.engine.observers import Observer, Watcher
 
 if TYPE_CHECKING:
     from pytriton.base.dtypes import DataType
     from pytriton.base.messages import (
         ExecutionTimes,
-        ExecutionTrace,
         InferResponse,
         RequestCost,
         ResponseBurst,
-        TraceContext,
     )
-    from pytriton.runtime.executor.columns import ChunkExecutionTrace
+    from pytriton.serving.engine.observers import Members
     from pytriton.serving.engine.stats import ModelStatistics
 
 # So many bytes of tensors count as much as a request: an estimate, as both take some 25 us.
@@ -111,106 +110,62 @@ class TokenUsage:
             self._counted = (self._counted or 0) + added
 
 
-class CostTrace:
-    """Adds up what one request costs for somebody who wants to know that; see `ExecutionTrace`.
-
-    Args:
-        cost: The record to which it adds.
-        trace: The trace of the request, if it has one, which is told everything as well.
-    """
-
-    __slots__ = ("_started_ns", "cost", "trace")
-
-    def __init__(self, cost: RequestCost, trace: ExecutionTrace | None = None) -> None:
-        self.cost = cost
-        self.trace = trace
-        self._started_ns = -1  # of the last execution
-
-    def context(self, *, is_model_file: bool) -> TraceContext | None:
-        """Returns that of the trace."""
-        return None if self.trace is None else self.trace.context(is_model_file=is_model_file)
-
-    def trace_id(self) -> str:
-        """Returns that of the trace."""
-        return "" if self.trace is None else self.trace.trace_id()
-
-    def add_execution(self, times_ns: ExecutionTimes) -> None:
-        """Add the costs of an execution, or of one more of its responses."""
-        if self.trace is not None:
-            self.trace.add_execution(times_ns)
-        if not (times_ns.processor_ns or times_ns.bytes_in or times_ns.bytes_out):
-            return  # nobody has measured it, as for an ensemble, whose steps have their own
-        cost = self.cost
-        cost.worker_ns += times_ns.processor_ns
-        cost.bytes_in += times_ns.bytes_in
-        cost.bytes_out += times_ns.bytes_out
-        if times_ns.started_ns != self._started_ns:
-            self._started_ns = times_ns.started_ns
-            cost.executions += 1
-            cost.server_ns += times_ns.server_ns
-            cost.queue_ns += max(0, times_ns.started_ns - times_ns.queued_ns)
-
-    def add_usage(self, usage: TokenUsage) -> None:
-        """Add the tokens of the request."""
-        self.cost.tokens_in += usage.prompt_tokens
-        self.cost.tokens_out += usage.completion_tokens
-        if self.trace is not None:
-            self.trace.add_usage(usage)
-
-    def on_cancelled(self) -> None:
-        """Tell the trace."""
-        if self.trace is not None:
-            self.trace.on_cancelled()
-
-
-class ChunkCostTrace:
-    """The same for the members of a chunk; see `ChunkExecutionTrace`.
+class CostWatcher(Watcher):
+    """Adds up what requests cost for somebody who wants to know that.
 
     Args:
         cost_of: Returns the record of a member by its index; None if nobody wants to know it.
-        trace: The trace of the chunk, if it has one.
     """
 
-    __slots__ = ("_cost_of", "trace")
+    sees_executions = True
 
-    def __init__(
-        self, cost_of: Callable[[int], RequestCost | None], trace: ChunkExecutionTrace | None
-    ) -> None:
+    def __init__(self, cost_of: Callable[[int], RequestCost | None]) -> None:
         self._cost_of = cost_of
-        self.trace = trace
-
-    def contexts(
-        self, first: int, end: int, *, is_model_file: bool
-    ) -> Iterable[tuple[int, TraceContext]]:
-        """Returns those of the trace."""
-        if self.trace is None:
-            return ()
-        return self.trace.contexts(first, end, is_model_file=is_model_file)
-
-    def trace_id(self, index: int) -> str:
-        """Returns that of the trace."""
-        return "" if self.trace is None else self.trace.trace_id(index)
+        self._started_ns: dict[int, int] = {}  # by index, of the last execution
 
     def add_execution(self, first: int, end: int, times_ns: ExecutionTimes) -> None:
-        """Add the costs of an execution of the members `first` to `end` (without `end`)."""
-        if self.trace is not None:
-            self.trace.add_execution(first, end, times_ns)
+        """Add the costs of an execution, or of one more of its responses."""
+        if not (times_ns.processor_ns or times_ns.bytes_in or times_ns.bytes_out):
+            return  # nobody has measured it, as for an ensemble, whose steps have their own
         for index in range(first, end):
             cost = self._cost_of(index)
-            if cost is not None:
-                CostTrace(cost).add_execution(times_ns)
+            if cost is None:
+                continue
+            cost.worker_ns += times_ns.processor_ns
+            cost.bytes_in += times_ns.bytes_in
+            cost.bytes_out += times_ns.bytes_out
+            if times_ns.started_ns != self._started_ns.get(index):
+                self._started_ns[index] = times_ns.started_ns
+                cost.executions += 1
+                cost.server_ns += times_ns.server_ns
+                cost.queue_ns += max(0, times_ns.started_ns - times_ns.queued_ns)
 
-    def add(self, first: int, end: int, cost: RequestCost) -> None:
-        """Add what another process has added up for each of these members."""
+    def add_usage(self, index: int, usage: TokenUsage) -> None:
+        """Add the tokens of a request."""
+        cost = self._cost_of(index)
+        if cost is not None:
+            cost.tokens_in += usage.prompt_tokens
+            cost.tokens_out += usage.completion_tokens
+
+    def sent(self, item: Any, index: int | None = None) -> None:
+        """Ask the core for the costs."""
+        item.wants_cost = True
+
+    def charged(self, first: int, end: int, cost: RequestCost) -> None:
+        """Add what the core has added up for each of these members."""
         for index in range(first, end):
             own = self._cost_of(index)
             if own is not None:
                 own.add(cost)
 
-    def for_member(self, index: int, trace: ExecutionTrace | None) -> ExecutionTrace | None:
-        """Returns the trace of a member that is submitted by itself."""
-        cost = self._cost_of(index)
-        return trace if cost is None else CostTrace(cost, trace)
+
+class ReportedCosts(Observer):
+    """Observes in the core what front ends want to know of their requests."""
+
+    def begun(self, members: Members) -> CostWatcher | None:
+        """Add up the costs where the sink has a record for them."""
+        sink = members.sink if members.chunk is None else members.chunk
+        return CostWatcher(sink.cost_of) if getattr(sink, "wants_cost", False) else None
 
 
 class CostedModel(Protocol):

@@ -27,6 +27,7 @@ from pytriton.serving.engine.failures import REFUSED, FailureBook, ModelFailures
 from pytriton.serving.engine.hidden_exceptions import HiddenExceptions
 from pytriton.serving.engine.latencies import LatencyPlan, plan_latencies
 from pytriton.serving.engine.model_state import VersionState, reason_for_clients
+from pytriton.serving.engine.observers import Observers
 from pytriton.serving.engine.quotas import ModelQuotas, Quotas
 from pytriton.serving.engine.served_model import ManagedModel, ServedModel
 from pytriton.serving.engine.string_count import StringCounter
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from pytriton.base.failure_records import FailureGroup
-    from pytriton.base.messages import ExecutionTrace, InferRequest, MemberFields, ResponseSink
+    from pytriton.base.messages import InferRequest, MemberFields, ResponseSink
     from pytriton.base.model_spec import ModelSpec
     from pytriton.base.quotas import PrincipalQuotas
 
@@ -94,6 +95,7 @@ class RequestEngine(Generic[_M]):
         self._strings = StringCounter()
         self.failures = FailureBook()
         self.is_exiting = False  # set by `refuse`; each request reads it
+        self.observers = Observers(self.find)
         self.tap: RequestTap | None = None  # None: nobody records requests
         self.on_changed: Callable[[], None] = _do_nothing  # the models or their states changed
         # Called with the name of a bound model that was added, removed, or changed its state.
@@ -294,21 +296,17 @@ class RequestEngine(Generic[_M]):
         self,
         request: InferRequest,
         sink: ResponseSink,
-        trace: ExecutionTrace | None = None,
         fitting: ServedModel | None = None,
-        *,
-        is_alone: bool = False,
     ) -> Inference:
         """Validate a request against its model and queue it.
 
-        The sink receives every result, also a refusal, maybe before this method returns. `trace`
-        records the execution of a traced request. The handle cancels, pauses and resumes it.
-        `fitting` is the model, if the request is known to fit, and to be the only one for now.
-        `is_alone` says the latter of a request that has to be validated.
+        The sink receives every result, also a refusal, maybe before this method returns. The handle
+        cancels, pauses and resumes it. `fitting` is the model, if the request is known to fit, and
+        to be the only one for now.
         """
-        inference = Inference(request, sink, trace)
+        inference = Inference(request, sink)
         if fitting is None:
-            self.submit(inference, is_alone=is_alone)
+            self.submit(inference)
         else:
             self.submit_validated(fitting, inference, is_alone=True)
         return inference
@@ -316,7 +314,13 @@ class RequestEngine(Generic[_M]):
     def submit(
         self, inference: Inference, *, is_alone: bool = False, is_observed: bool = False
     ) -> None:
-        """Find the model of a request, validate it and queue it; see `infer`."""
+        """Find the model of a request, validate it and queue it; see `infer`.
+
+        `is_alone` says that it is the only one for now, and `is_observed` that it was submitted
+        before.
+        """
+        if self.observers.are_there and not is_observed:
+            self.observers.begin(inference)
         if self.tap is not None and not is_observed:
             self.tap.observe(inference)
         request = inference.request
@@ -329,19 +333,19 @@ class RequestEngine(Generic[_M]):
             if model is None or request.model_version or model.state is not VersionState.READY:
                 model = self.lookup(request.model_name, request.model_version)
             validate(request, model.spec)
-            if self._strings.behind and self._strings.holds_back(inference, self._submit_again):
+            if self._strings.behind and self._strings.holds_back(inference, self.submit_again):
                 return
             inference.owner = model
             if model.quotas is not None and not request.call_depth:
                 model.quotas.admit(inference, time.monotonic_ns())
             model.submit(inference, time.monotonic_ns(), is_alone=is_alone)
         except UncountedStringsError:
-            self._strings.count(inference, self._submit_again)
+            self._strings.count(inference, self.submit_again)
         except ServerError as error:
             self.turn_away(inference, error, model)
 
-    def _submit_again(self, inference: Inference) -> None:
-        """Submit a request whose strings were counted meanwhile; it was observed already."""
+    def submit_again(self, inference: Inference) -> None:
+        """Submit a request whose strings were counted meanwhile, or whose model was replaced."""
         self.submit(inference, is_observed=True)
 
     def submit_validated(
@@ -351,6 +355,8 @@ class RequestEngine(Generic[_M]):
         if self.is_exiting or model.state is not VersionState.READY:
             self.submit(inference)  # it finds out what is wrong, or another version
             return
+        if self.observers.are_there:
+            self.observers.begin(inference, model)
         if self.tap is not None:
             self.tap.observe(inference)
         try:

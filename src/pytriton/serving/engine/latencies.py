@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytriton.base.model_spec import ModelSpec
+from pytriton.runtime.executor.inference import trace_of
 
 if TYPE_CHECKING:
     from pytriton.runtime.executor.inference import Inference
@@ -410,13 +411,8 @@ class Latencies:
 
 def identity(inference: Inference) -> tuple[str, str]:
     """Returns the ids of a request's trace and of the request; empty if it has none."""
-    chunk = inference.chunk
-    if inference.trace is not None:
-        trace_id = inference.trace.trace_id()
-    elif chunk is not None and chunk.trace is not None:
-        trace_id = chunk.trace.trace_id(inference.index)
-    else:
-        trace_id = ""
+    trace = trace_of(inference)
+    trace_id = "" if trace is None else trace.trace_id(inference.index)
     return trace_id, inference.request.id[:_MAX_ID_CHARACTERS]
 
 

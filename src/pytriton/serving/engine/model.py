@@ -25,6 +25,7 @@ from pytriton.runtime.executor.inference import (
     Outcome,
     RunningBatch,
     burst_outcomes,
+    trace_of,
 )
 from pytriton.serving.engine.answer_cache import AnswerCache
 from pytriton.serving.engine.batch_start import BatchStart, EarliestTimer
@@ -407,8 +408,8 @@ class Model(VersionLifecycle):
         if inference.is_cancelled:
             return
         inference.is_cancelled = True
-        if inference.trace is not None:
-            inference.trace.on_cancelled()
+        if (trace := trace_of(inference)) is not None:
+            trace.on_cancelled(inference.index)
         removed = self._scheduler.remove(inference)
         for each in removed:
             # Whoever cancels waits for nothing, but the requests behind it may be of other clients.

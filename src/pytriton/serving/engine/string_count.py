@@ -106,7 +106,7 @@ class StringCounter:
         """Cancel it; its sink gets an error once."""
         inference.is_cancelled = True
         if inference.trace is not None:
-            inference.trace.on_cancelled()
+            inference.trace.on_cancelled(inference.index)
         deliver(inference, Outcome(0, None, CancelledError("")))
 
     def pause(self, inference: Inference) -> None:

@@ -74,6 +74,8 @@ class Core:
         self.tracing: Tracing | None = None
         if not self.trace_settings.is_off:
             self.tracing = tracing.Tracing.start(self.trace_settings, loop)
+        if self.tracing is not None:
+            self.engine.observers.add("tracing", self.tracing)
         self.log = LogControl(options.log)
         self.turns: Turns | None = None
         if options.repository.rate_limit:

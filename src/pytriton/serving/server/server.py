@@ -199,7 +199,7 @@ class NetworkServer:
         core, options, loop, access = self.core, self.options, self._loop, self._access
         if not options.frontend_processes:
             control = None if access is None else access.control
-            front_end = FrontEnd(client, options, loop, core.tracing, self._tls, access=control)
+            front_end = FrontEnd(client, options, loop, self._tls, access=control)
             self._request_memory = front_end.request_memory
             front_end.set_verbose(core.log.feed.switches.verbose)
             core.log.feed.add(lambda switches: front_end.set_verbose(switches.verbose))
@@ -434,7 +434,6 @@ class NetworkServer:
             self._metrics.machine,
             self.core.cluster_status,
             self._sampler.history,
-            self.core.tracing,
             self.ports,
             started_s,
             None if self._access is None else self._access.control,

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytriton.base.dtypes import DataType
-    from pytriton.runtime.executor.columns import Buffer, ChunkExecutionTrace
+    from pytriton.base.messages import ExecutionTrace
+    from pytriton.runtime.executor.columns import Buffer
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
     from pytriton.serving.engine.ensemble.graph import Plan, Step
@@ -212,7 +213,7 @@ class StepChunk:
         self.model = model
         self.members: list[Inference] = []
         self.has_fields = False
-        self.trace: ChunkExecutionTrace | None = None  # only requests of clients are traced
+        self.trace: ExecutionTrace | None = None  # only requests of clients are traced
         self.cache_keys: Sequence[bytes] = ()
         self.cache_ns = 0
         first, end, starts = slab.first, slab.end, slab.chunk.row_starts

@@ -19,7 +19,7 @@ from pytriton.base.messages import (
 )
 from pytriton.base.model_spec import ModelSpec, Reshape, reshapes, sequence_parameters
 from pytriton.runtime.executor.device_blocks import may_give, taking_of
-from pytriton.runtime.executor.inference import Instance, Outcome, RunningBatch
+from pytriton.runtime.executor.inference import Instance, Outcome, RunningBatch, trace_of
 from pytriton.serving.engine.answer_cache import AnswerCache
 from pytriton.serving.engine.batch_stats import record_pace
 from pytriton.serving.engine.delivery import deliver, not_ready_error
@@ -76,10 +76,7 @@ def record_success(
         latencies, request_ns = statistics.latencies, record.succeeded_ns
         if latencies is not None:
             is_slow = request_ns >= latencies.slow.limit_ns
-            has_trace = last.trace is not None or (
-                last.chunk is not None and last.chunk.trace is not None
-            )
-            if request.id or has_trace or is_slow:
+            if request.id or is_slow or trace_of(last) is not None:
                 seen = (
                     [each for each in inferences if each.request is request] if is_slow else (last,)
                 )
@@ -356,8 +353,8 @@ class EnsembleModel(VersionLifecycle):
         if inference.is_cancelled:
             return
         inference.is_cancelled = True
-        if inference.trace is not None:
-            inference.trace.on_cancelled()
+        if (trace := trace_of(inference)) is not None:
+            trace.on_cancelled(inference.index)
         request = self._requests.get(inference)
         if request is not None:
             request.cancel()
@@ -524,9 +521,11 @@ class EnsembleModel(VersionLifecycle):
         record_success(self.statistics, [inference], request.compute_ns, now_ns)
         if inference.trace is not None:
             inference.trace.add_execution(
+                0,
+                1,
                 ExecutionTimes(
                     inference.queued_ns, request.started_ns, request.started_ns, now_ns, now_ns
-                )
+                ),
             )
 
     # Chunks

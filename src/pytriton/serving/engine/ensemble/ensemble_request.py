@@ -14,7 +14,6 @@ from pytriton.base.messages import (
     InferTensor,
     ResponseSink,
     TraceContext,
-    TracedSink,
 )
 from pytriton.runtime.executor import device_regions
 from pytriton.runtime.executor.device_blocks import use_of
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from pytriton.base.model_spec import ModelSpec
     from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
     from pytriton.serving.engine.ensemble.graph import Plan, Step
+    from pytriton.serving.engine.observers import Watch
 
 
 class BeginStepTrace(Protocol):
@@ -37,7 +37,7 @@ class BeginStepTrace(Protocol):
 
     def __call__(
         self, request: InferRequest, spec: ModelSpec, parent: TraceContext, sink: ResponseSink
-    ) -> TracedSink | None:
+    ) -> Watch | None:
         """Trace the request of a step as a child of a span."""
 
 
@@ -285,12 +285,10 @@ class RunningStep:
         whole = self._request.inference.trace
         if whole is None:
             return
-        parent = whole.context(is_model_file=True)
-        if parent is None:
-            return
-        traced = begin(self.inference.request, spec, parent, self)
-        if traced is not None:
-            self.inference.sink = self.inference.trace = traced
+        for _, parent in whole.contexts(0, 1, is_model_file=True):
+            traced = begin(self.inference.request, spec, parent, self)
+            if traced is not None:
+                self.inference.sink = self.inference.trace = traced
 
     def hold(self, change: int) -> None:
         """Tell the request that this step waits for its turn (1), or does so no more (-1)."""

@@ -34,20 +34,19 @@ from pytriton.base.messages import (
     InferResponse,
     InferTensor,
     ResponseSink,
-    TracedSink,
 )
 from pytriton.runtime.executor.device_blocks import may_give, use_of
-from pytriton.runtime.executor.inference import Instance
+from pytriton.runtime.executor.inference import Inference, Instance
 from pytriton.serving.engine.ensemble.ensemble_rules import version_text
 from pytriton.serving.engine.served_model import ServedModel, WaitsFor, queue_owner
 
 if TYPE_CHECKING:
     import asyncio
 
-    from pytriton.runtime.executor.inference import Inference
     from pytriton.runtime.transport.frames import InferCallFrame
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.ensemble.ensemble_request import BeginStepTrace
+    from pytriton.serving.engine.observers import Watch
     from pytriton.serving.engine.rate_limiter import Turns
 
 
@@ -362,7 +361,7 @@ class RunningBlsCall:
         self._has_answer = False
         self._is_over = False
 
-    def start(self, model: ServedModel, request: InferRequest, trace: TracedSink | None) -> None:
+    def start(self, model: ServedModel, request: InferRequest, trace: Watch | None) -> None:
         """Submit the request to the engine, after the model's own readiness check if it has one."""
         if trace is not None:
             self._sink = trace
@@ -373,7 +372,7 @@ class RunningBlsCall:
             self._submit(request, trace)
 
     async def _submit_if_ready(
-        self, model: ServedModel, request: InferRequest, trace: TracedSink | None
+        self, model: ServedModel, request: InferRequest, trace: Watch | None
     ) -> None:
         try:
             is_ready = await model.check_ready()
@@ -387,10 +386,11 @@ class RunningBlsCall:
                 error_for_clients(error, f"it began a call of model {self._model_name}")
             )
 
-    def _submit(self, request: InferRequest, trace: TracedSink | None) -> None:
+    def _submit(self, request: InferRequest, trace: Watch | None) -> None:
         owner = self._owner
         # A caller that waits alone has nobody to share a batch with: its call starts at once.
-        inference = owner.engine.infer(request, self, trace, is_alone=owner.waits.is_empty)
+        inference = Inference(request, self, trace)
+        owner.engine.submit(inference, is_alone=owner.waits.is_empty)
         if self._has_answer:  # it was refused, or answered from the response cache
             return
         self._inference = inference

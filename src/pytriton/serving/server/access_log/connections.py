@@ -16,7 +16,8 @@ from pytriton.base.messages import RequestCost
 from pytriton.protocol.grpc import OK_TRAILERS, GrpcStatus
 from pytriton.protocol.http2 import Http2Connection, Http2ErrorCode, StreamReset
 from pytriton.protocol.http2.events import DataBuffered, DataReceived
-from pytriton.serving.engine.costs import ChunkCostTrace, CostTrace
+from pytriton.serving.engine.costs import CostWatcher
+from pytriton.serving.engine.observers import Observer
 from pytriton.serving.server.access_log.access_log import (
     CLIENT_CLOSED,
     GRPC,
@@ -24,7 +25,6 @@ from pytriton.serving.server.access_log.access_log import (
     AccessEntry,
     AccessLog,
 )
-from pytriton.serving.server.grpc.columns import ColumnCall
 from pytriton.serving.server.grpc.connection import GrpcConnection
 from pytriton.serving.server.http.connection import JSON_TYPE, HttpConnection, HttpRefusal
 from pytriton.serving.server.http.http1_connection import Http1Connection
@@ -36,19 +36,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from pytriton.base.dtypes import Buffer
-    from pytriton.base.messages import ExecutionTrace, InferRequest, ResponseSink
+    from pytriton.base.messages import InferRequest
     from pytriton.protocol.http2 import Event
     from pytriton.protocol.http2.events import RequestReceived
     from pytriton.protocol.http2.frames import BodyFrames, ResponseFrames
     from pytriton.protocol.http2.headers import Http2RequestHead as GrpcHead
     from pytriton.protocol.http2.limits import Http2Limits
-    from pytriton.runtime.executor.inference import Inference
-    from pytriton.serving.engine.client import EngineClient
-    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.engine.observers import Members
     from pytriton.serving.server.access.client_addresses import TrustedProxies
     from pytriton.serving.server.access.decisions import HeaderLookup
     from pytriton.serving.server.grpc.api import GrpcApi
-    from pytriton.serving.server.grpc.call import GrpcCall
     from pytriton.serving.server.grpc.connection import CallHandler
     from pytriton.serving.server.http.handler import HttpHandler
     from pytriton.serving.server.http.http2_connection import Http2ServerConnection
@@ -121,10 +118,6 @@ class LoggedAnswers(HttpConnection):
         if self._current is not None:
             self._enter(self._current, 200, len(body))
         super().respond_small(json_length, body, encoding)
-
-    def on_request_id(self, request_id: str) -> None:
-        """Called with the id of a request that the engine does not get by itself."""
-        self.request_id = request_id
 
     def begin_stream(self, status: int, content_type: bytes, headers: bytes = b"") -> None:
         """Begin a response of unknown length."""
@@ -362,15 +355,6 @@ class LoggedGrpcConnection(GrpcConnection):
         if isinstance(event, StreamReset) and event.stream_id in self.records:
             self._on_end(event.stream_id, int(GrpcStatus.CANCELLED))
 
-    def replace_call(self, call: GrpcCall) -> None:
-        """Serve a stream with this call, unless it has ended already."""
-        super().replace_call(call)
-        record = self.records.get(call.stream_id)
-        if record is not None and isinstance(call, ColumnCall) and call.chunk is not None:
-            spec = call.chunk.model.spec
-            record.model, record.version = spec.name, str(spec.version)
-            record.request_id = call.chunk.fields[call.index].id
-
     def _abandon_all(self) -> None:
         super()._abandon_all()
         for stream_id in list(self.records):
@@ -427,8 +411,8 @@ def _user_agent(head: GrpcHead) -> bytes:
     return b""
 
 
-class AccessLogUse:
-    """Replaces the classes of connections, and looks at the requests for the engine."""
+class AccessLogUse(Observer):
+    """Replaces the classes of connections, and observes the requests for the engine."""
 
     def __init__(
         self,
@@ -462,26 +446,19 @@ class AccessLogUse:
             "LoggedGrpcConnection", (LoggedGrpcConnection,), dict(self._members)
         )
 
-    def use_engine(self, engine: EngineClient) -> None:
+    def begun(self, members: Members) -> CostWatcher | None:
         """Note the models and the ids of requests, and what they cost if that is wanted."""
-        usual = engine.infer
-        if self._with_costs:
-            engine.chunk_observers.append(_cost_chunk)  # after that of traces
-
-        def infer(
-            request: InferRequest,
-            sink: ResponseSink,
-            trace: ExecutionTrace | None = None,
-            fitting: ServedModel | None = None,
-        ) -> Inference:
-            noted = _noted(sink)
-            if noted is not None:
-                _note(request, noted)
-                if noted.cost is not None:
-                    trace = CostTrace(noted.cost, trace)
-            return usual(request, sink, trace, fitting)
-
-        vars(engine)["infer"] = infer
+        noted = [_noted(caller) for caller in members.callers]
+        for request, each in zip(members.requests, noted, strict=True):
+            if each is not None:
+                _note(request, each)
+                if isinstance(each, CallRecord) and members.chunk is not None:
+                    spec = members.chunk.model.spec
+                    each.model, each.version = spec.name, str(spec.version)
+        if not self._with_costs:
+            return None
+        costs = [None if each is None else each.cost for each in noted]
+        return CostWatcher(costs.__getitem__) if any(costs) else None
 
 
 def _noted(sink: Any) -> LoggedAnswers | CallRecord | None:
@@ -505,10 +482,3 @@ def _note(request: InferRequest, noted: LoggedAnswers | CallRecord) -> None:
         noted.model = request.model_name
         noted.version = request.model_version
         noted.request_id = request.id
-
-
-def _cost_chunk(chunk: Any) -> None:
-    """Note what each member of a chunk costs, which is about to be submitted."""
-    records = [_noted(caller) for caller in chunk.callers]
-    costs = [None if record is None else record.cost for record in records]
-    chunk.trace = ChunkCostTrace(costs.__getitem__, chunk.trace)

@@ -15,6 +15,7 @@ from pytriton.base import dtypes
 from pytriton.base.errors import ServerError, error_for_clients
 from pytriton.base.messages import (
     NO_FIELDS,
+    ChunkOrigins,
     InferRequest,
     InferResponse,
     InferTensor,
@@ -35,16 +36,16 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Sequence
 
-    from pytriton.base.messages import ResponseSink
+    from pytriton.base.messages import ExecutionTrace, ResponseSink
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.columns import (
         Buffer,
-        ChunkExecutionTrace,
         ChunkSink,
         OutputColumn,
     )
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient
+    from pytriton.serving.engine.observers import Observers
     from pytriton.serving.engine.served_model import ServedModel
 
 MAX_MEMBERS = 256
@@ -101,7 +102,7 @@ class GatheredChunk:
         self.inputs: list[Sequence[Buffer]] = []  # of each member, until it is submitted
         self.fields: list[MemberFields] = []  # of each member
         self.has_fields = False
-        self.trace: ChunkExecutionTrace | None = None
+        self.trace: ExecutionTrace | None = None
         self.cache_keys: Sequence[bytes] = ()
         self.cache_ns = 0
         self.received_ns = 0  # the sum of all
@@ -111,7 +112,8 @@ class GatheredChunk:
     def submit(
         self,
         order: Sequence[int] | None,
-        observers: Iterable[Callable[[GatheredChunk], None]] = (),
+        observers: Observers,
+        seers: Iterable[Callable[[GatheredChunk], None]] = (),
         *,
         is_complete: bool,
     ) -> None:
@@ -124,10 +126,12 @@ class GatheredChunk:
         self.inputs = []
         rows = self.rows
         self.row_starts = range(0, (count + 1) * rows, rows)
-        for observe in observers:
+        for observe in seers:
             observe(self)
-        members = make_members(self, self.model, self._requests(self.received_ns // count))
         model = self.model
+        members = make_members(self, model, self._requests(self.received_ns // count))
+        if observers.are_there:
+            observers.begin_chunk(self, model)
         if model.quotas is None:
             model.submit_chunk(members, monotonic_ns(), is_complete=is_complete)
         else:
@@ -154,6 +158,12 @@ class GatheredChunk:
             requests.append(request)
         return requests
 
+    def origin(self) -> ChunkOrigins:
+        """Returns where its members came from; see `Members`."""
+        began_ns = [getattr(caller, "began_ns", 0) for caller in self.callers]
+        sink: Any = self.sink  # that of a protocol
+        return ChunkOrigins(sink.protocol, list(range(len(began_ns))), began_ns)
+
     def end(self, count: int) -> None:
         """Count members that were answered.
 
@@ -178,7 +188,8 @@ class Iterations:
     """Tells the gatherers of a port when an iteration of the event loop has read all requests."""
 
     def __init__(self, engine: EngineClient, loop: asyncio.AbstractEventLoop) -> None:
-        self.observers = engine.chunk_observers
+        self.seers = engine.chunk_observers
+        self.observers = engine.observers
         self._engine = engine
         self._loop = loop
         self._due: list[Gatherer] = []
@@ -330,7 +341,9 @@ class Gatherer:
     def _submit(self, *, is_complete: bool) -> None:
         chunk, self._chunk = self._chunk, None
         if chunk is not None:
-            chunk.submit(self._order, self._iterations.observers, is_complete=is_complete)
+            iterations = self._iterations
+            observers, seers = iterations.observers, iterations.seers
+            chunk.submit(self._order, observers, seers, is_complete=is_complete)
 
 
 class ResponsePattern(Protocol):

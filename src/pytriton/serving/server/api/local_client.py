@@ -87,6 +87,7 @@ class LocalClient:
         # Set if the index needs time, because repositories are far away.
         self.look_again: Callable[[], Awaitable[None]] | None = None
         self.infer = engine.infer
+        self.observers = engine.observers
         self.report_refusal = engine.report_refusal
         self.is_serving = readiness.is_serving
         self.is_ready = readiness.server

@@ -22,7 +22,6 @@ from pytriton.base.messages import (
     InferTensor,
     MemberFields,
     RequestCost,
-    TraceOrigin,
 )
 from pytriton.runtime.executor.columns import (
     ChunkRun,
@@ -40,24 +39,20 @@ from pytriton.runtime.transport.frontend_frames import (
     DefineSignature,
     SignatureColumn,
 )
-from pytriton.serving.engine.costs import ChunkCostTrace
 from pytriton.serving.engine.delivery import deliver, deliver_run, refuse
 from pytriton.serving.server.frontend.records import as_batch_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from pytriton.base.errors import ServerError
     from pytriton.base.messages import (
         ChunkOrigins,
-        ExecutionTimes,
+        ExecutionTrace,
         InferResponse,
         ResponseSink,
-        TraceContext,
-        TracedSink,
     )
-    from pytriton.base.model_spec import ModelSpec
-    from pytriton.runtime.executor.columns import Buffer, Chunk, ChunkExecutionTrace, ChunkSink
+    from pytriton.runtime.executor.columns import Buffer, Chunk, ChunkSink
     from pytriton.runtime.executor.inference import Inference
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.frontend_frames import ReplyItem, RowsItem
@@ -65,7 +60,6 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.frontend.remote_client import RemoteModel
     from pytriton.serving.server.frontend.reply_outbox import ReplyOutbox
-    from pytriton.serving.server.tracing.tracing import Tracing
 
 
 # While this number of chunks is at the core, the next one is worth waiting for an answer: 16 % more
@@ -180,12 +174,8 @@ class ChunkSender:
             item.timeouts_us = [each.timeout_us for each in requests]
         if chunk.has_fields:
             _add_texts(item, requests, distinct)
-        trace = chunk.trace
-        if isinstance(trace, ChunkCostTrace):
-            item.wants_costs = True
-            trace = trace.trace
-        if isinstance(trace, RemoteChunkTrace):
-            item.origins = trace.origins
+        if chunk.trace is not None:
+            chunk.trace.sent(item)
         if any(each.principal for each in distinct):
             item.principals = [each.principal for each in requests]
         if model.spec.sequence is not None:
@@ -243,8 +233,8 @@ class ChunkSender:
         starts = chunk.row_starts
         rows = starts[item.end] - starts[item.first]
         members = list(opened.members[item.first : item.end])
-        if item.cost is not None and isinstance(chunk.trace, ChunkCostTrace):
-            chunk.trace.add(item.first, item.end, item.cost)
+        if item.cost is not None and chunk.trace is not None:
+            chunk.trace.charged(item.first, item.end, item.cost)
         self._count(item.call, opened, len(members))
         try:
             outputs = [
@@ -289,8 +279,8 @@ class ChunkSender:
     def note_cost(self, item: ReplyItem, cost: RequestCost) -> None:
         """Note what a member that is about to end has cost."""
         chunk = self.member(item).chunk
-        if chunk is not None and isinstance(chunk.trace, ChunkCostTrace):
-            chunk.trace.add(item.index, item.index + 1, cost)
+        if chunk is not None and chunk.trace is not None:
+            chunk.trace.charged(item.index, item.index + 1, cost)
 
     def member(self, item: ReplyItem) -> Inference:
         """Returns the request that a reply is for."""
@@ -335,12 +325,9 @@ class ChunkSender:
         )
         # The same handle, by which it can still be cancelled.
         member.sink, member.chunk, member.owner = chunk.member_sink(index), None, None
-        costs = chunk.trace if isinstance(chunk.trace, ChunkCostTrace) else None
-        trace = chunk.trace if costs is None else costs.trace
-        if isinstance(trace, RemoteChunkTrace):
-            trace.use_alone(member, owner.spec)
-        if costs is not None:
-            member.trace = costs.for_member(index, member.trace)
+        member.trace = chunk.trace
+        if member.trace is not None:
+            member.trace.taken_back(index)
         if member.is_cancelled:
             deliver(member, Outcome(0, None, CancelledError("")))
         else:
@@ -362,43 +349,6 @@ def read_signature(frame: DefineSignature) -> ChunkSignature:
         for column in frame.inputs
     ]
     return ChunkSignature(tuple(inputs), frame.outputs, as_batch_key(frame.batch_key))
-
-
-class RemoteChunkTrace:
-    """Which members of a chunk the core may trace; see `ChunkExecutionTrace`."""
-
-    __slots__ = ("_begin_alone", "origins")
-
-    def __init__(
-        self,
-        origins: ChunkOrigins,
-        begin_alone: Callable[[InferRequest, ModelSpec, TraceOrigin, ResponseSink], TracedSink],
-    ) -> None:
-        self.origins = origins
-        self._begin_alone = begin_alone
-
-    def use_alone(self, member: Inference, spec: ModelSpec) -> None:
-        """Let the core trace a member that is submitted by itself, if it was selected."""
-        origins, index = self.origins, member.index
-        if index in origins.indices:
-            origin = TraceOrigin(origins.protocol, "", "", origins.began_ns[index])
-            origin.is_sampled = origins.is_sampled
-            trace = self._begin_alone(member.request, spec, origin, member.sink)
-            member.sink = member.trace = trace
-
-    def contexts(
-        self, first: int, end: int, *, is_model_file: bool
-    ) -> Iterator[tuple[int, TraceContext]]:
-        """Not available here: no instance is reached from a front end."""
-        raise NotImplementedError
-
-    def trace_id(self, index: int) -> str:
-        """Not available here, either: the core counts requests."""
-        raise NotImplementedError
-
-    def add_execution(self, first: int, end: int, times_ns: ExecutionTimes) -> None:
-        """Not available here, either: the core records it."""
-        raise NotImplementedError
 
 
 class FrontEndChunk(msgspec.Struct, eq=False):
@@ -423,15 +373,25 @@ class FrontEndChunk(msgspec.Struct, eq=False):
     is_ordered: bool
     members: list[Inference] = []
     has_fields: bool = False
-    trace: ChunkExecutionTrace | None = None
+    trace: ExecutionTrace | None = None
     cache_keys: Sequence[bytes] = ()
     cache_ns: int = 0
     costs: dict[int, RequestCost] | None = None  # of members by index, if the front end wants them
     places: dict[int, list[int]] | None = None  # of members in columns whose sizes differ
+    origins: ChunkOrigins | None = None  # of those that may be traced
+
+    @property
+    def wants_cost(self) -> bool:
+        """Whether the front end wants to know what members cost."""
+        return self.costs is not None
 
     def cost_of(self, index: int) -> RequestCost | None:
         """Returns where the costs of a member are added up."""
         return None if self.costs is None else self.costs.setdefault(index, RequestCost())
+
+    def origin(self) -> ChunkOrigins | None:
+        """Returns where its members came from; see `Members`."""
+        return self.origins
 
     def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
         ref, starts = self.columns[column], self.row_starts
@@ -459,11 +419,8 @@ class FrontEndChunk(msgspec.Struct, eq=False):
 class FrontEndChunks:
     """The chunks of a front end that are not answered yet; sends the answers of their members."""
 
-    def __init__(
-        self, outbox: ReplyOutbox, tracing: Tracing | None = None, engine: Engine | None = None
-    ) -> None:
+    def __init__(self, outbox: ReplyOutbox, engine: Engine | None = None) -> None:
         self._outbox = outbox
-        self._tracing = tracing
         self._engine = engine
         self._chunks: dict[int, FrontEndChunk] = {}
 
@@ -481,18 +438,15 @@ class FrontEndChunks:
         chunk = FrontEndChunk(
             signature, self, row_starts, call, received, item.columns, count, spec.is_ordered
         )
-        if item.origins is not None and self._tracing is not None:
-            ids = item.ids or [""] * count
-            self._tracing.begin_chunk(chunk, item.origins, spec, ids, item.received_ns)
-        if item.wants_costs:
-            chunk.costs = {}
-            chunk.trace = ChunkCostTrace(chunk.cost_of, chunk.trace)
         requests = _read_requests(item, signature, spec.identifier)
         if self._engine is not None and self._engine.tap is not None:
             each = [requests] * count if isinstance(requests, InferRequest) else requests
             version = item.model_version
             self._engine.tap.observe_chunk(chunk, spec, each, version, item.received_ns)
         members = make_members(chunk, model, requests)
+        if self._engine is not None and self._engine.observers.are_there:
+            chunk.origins, chunk.costs = item.origins, {} if item.wants_cost else None
+            self._engine.observers.begin_chunk(chunk, model)
         self._chunks[call] = chunk
         if model.quotas is None:
             model.submit_chunk(members, time.monotonic_ns())

@@ -2,8 +2,7 @@
 """A front end's connection to the core: sends requests and passes replies to their sinks.
 
 Everything that is sent in one iteration of the event loop is gathered in few messages, because the
-core's work per message is larger than its work per request. Traces are recorded by the core; a
-front end only selects requests for them, where that saves time.
+core's work per message is larger than its work per request.
 """
 
 from __future__ import annotations
@@ -11,16 +10,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytriton.base.errors import (
     CancelledError,
     ServerError,
     error_for_clients,
     error_from_code,
-    sendable_text,
 )
-from pytriton.base.messages import ChunkOrigins, InferResponse, ResponseBurst
+from pytriton.base.messages import InferResponse, ResponseBurst
 from pytriton.runtime.executor.batch_tensors import make_tensor, split_rows
 from pytriton.runtime.executor.inference import Outcome
 from pytriton.runtime.transport.arena import MemoryTrimmer
@@ -32,7 +30,6 @@ from pytriton.runtime.transport.frontend_frames import (
     Replies,
     Submit,
     SubmitItem,
-    TraceRefusal,
 )
 from pytriton.runtime.transport.loop_channel import LoopChannel
 from pytriton.runtime.transport.loop_spinner import (
@@ -44,36 +41,20 @@ from pytriton.runtime.transport.loop_spinner import (
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.serving.engine.batch_start import EarliestTimer
-from pytriton.serving.engine.costs import CostTrace
 from pytriton.serving.engine.delivery import deliver, deliver_burst, dispatch_error, refuse
-from pytriton.serving.server.frontend.chunks import ChunkSender, RemoteChunkTrace
+from pytriton.serving.server.frontend.chunks import ChunkSender
 from pytriton.serving.server.frontend.records import packed
-from pytriton.serving.server.tracing.settings import ENSEMBLE, TraceSampling
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from pytriton.base.messages import (
-        ExecutionTimes,
-        InferRequest,
-        RequestCost,
-        ResponseSink,
-        TraceContext,
-        TraceOrigin,
-    )
-    from pytriton.base.model_spec import ModelSpec
+    from pytriton.base.messages import RequestCost
     from pytriton.runtime.executor.inference import Inference
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.frames import Frame
     from pytriton.runtime.transport.frontend_frames import ChunkItem, DefineSignature, ReplyItem
     from pytriton.serving.server.frontend.remote_client import RemoteModel
-
-# From this rate on, each front end counts its own requests, and those that are not selected cost
-# nothing more. At lower rates the core counts all of them: then every n-th is traced, whichever
-# front end it came to.
-_COUNTED_HERE = 64
-_OFF = -1
 
 _Answer = TypeVar("_Answer")
 
@@ -200,40 +181,31 @@ class CoreLink:
         # The number of the call is in the handle, so that cancelling needs no search.
         inference.batch_id = call
         self._calls[call] = inference
-        origin = None
-        trace = inference.trace
-        wants_cost = isinstance(trace, CostTrace)
-        if isinstance(trace, CostTrace):
-            trace = trace.trace
-        if isinstance(trace, RemoteTrace):
-            origin = trace.origin
-            trace.is_sent = True
         group = request.group
-        self._items.append(
-            SubmitItem(
-                call,
-                model.number,
-                refs,
-                request.rows,
-                request.received_ns,
-                request.batch_key,
-                request.id,
-                request.outputs,
-                request.parameters,
-                request.priority,
-                request.timeout_us,
-                request.correlation_id,
-                request.flags,
-                request.model_version,
-                origin,
-                request.path,
-                request.operation,
-                wants_cost,
-                request.principal,
-                device,
-                None if group is None else (group.number, group.count, group.size),
-            )
+        item = SubmitItem(
+            call,
+            model.number,
+            refs,
+            request.rows,
+            request.received_ns,
+            request.batch_key,
+            request.id,
+            request.outputs,
+            request.parameters,
+            request.priority,
+            request.timeout_us,
+            request.correlation_id,
+            request.flags,
+            request.model_version,
+            request.path,
+            request.operation,
+            request.principal,
+            device,
+            None if group is None else (group.number, group.count, group.size),
         )
+        if inference.trace is not None:
+            inference.trace.sent(item, inference.index)
+        self._items.append(item)
         if device is None:
             self._flush_when_due()
         else:
@@ -431,8 +403,8 @@ class CoreLink:
             self._chunks.note_cost(item, cost)
             return
         inference = self._calls.get(item.call)
-        if inference is not None and isinstance(inference.trace, CostTrace):
-            inference.trace.cost.add(cost)
+        if inference is not None and inference.trace is not None:
+            inference.trace.charged(inference.index, inference.index + 1, cost)
 
     def _on_reply(self, received: Received, item: ReplyItem) -> None:
         calls = self._calls
@@ -495,11 +467,8 @@ class CoreLink:
 
     def _submit_again(self, inference: Inference) -> None:
         """Submit a request again whose model was replaced while the request was on its way."""
-        trace = inference.trace
-        if isinstance(trace, CostTrace):
-            trace = trace.trace
-        if isinstance(trace, RemoteTrace):
-            trace.is_sent = False
+        if inference.trace is not None:
+            inference.trace.taken_back(inference.index)
         if inference.is_cancelled:
             deliver(inference, Outcome(0, None, CancelledError("")))
         else:
@@ -518,142 +487,3 @@ def _response(
         return None, error_for_clients(error, "it read a response of the core")
     name, version = model.spec.name, model.version_text
     return InferResponse(name, version, inference.request.id, tensors, item.parameters), None
-
-
-class RateSource(Protocol):
-    """Knows the current settings."""
-
-    trace_rates: dict[str, int]  # see `TraceSettings.rates`; a new one after each change
-
-
-class RemoteTracing:
-    """Selects requests, and tells the core what it has to know of them; see `TraceBeginner`."""
-
-    def __init__(self, send: Callable[[TraceRefusal], None], source: RateSource) -> None:
-        self._send = send
-        self._source = source
-        self._rates: dict[str, int] = {}
-        self._samplings: dict[str, TraceSampling] = {}  # where requests are counted here
-
-    def passes(self, spec: ModelSpec) -> bool:
-        """Returns whether the next request for a model may travel in a chunk."""
-        if spec.platform != ENSEMBLE:
-            return True
-        sampling = self._sampling(spec.name)
-        return self._rate(spec.name) <= 0 if sampling is None else sampling.passes_next()
-
-    def observe_chunk(self, chunk: Any) -> None:
-        """Select members of a chunk that is about to be sent, which the core then traces."""
-        spec = chunk.model.spec
-        sampling = self._sampling(spec.name)
-        if spec.platform == ENSEMBLE or self._rate(spec.name) <= 0:
-            return
-        began_ns = [getattr(caller, "began_ns", 0) for caller in chunk.callers]
-        indices: Sequence[int] = range(len(began_ns))
-        if sampling is not None:
-            indices = sampling.takes_of(indices, is_sampled=False)
-        if indices:
-            is_sampled = sampling is not None
-            origins = ChunkOrigins(chunk.sink.protocol, list(indices), began_ns, is_sampled)
-            chunk.trace = RemoteChunkTrace(origins, self._trace)
-
-    def _rate(self, model_name: str) -> int:
-        rates = self._rates
-        return rates.get(model_name, rates.get("", _OFF))
-
-    def _sampling(self, model_name: str) -> TraceSampling | None:
-        if self._source.trace_rates is not self._rates:
-            self._renew(self._source.trace_rates)
-        key = model_name if model_name in self._rates else ""
-        return self._samplings.get(key)
-
-    def _renew(self, rates: dict[str, int]) -> None:
-        """Count anew where a rate has changed; registries also come for other reasons."""
-        known, self._rates = self._rates, rates
-        self._samplings = {
-            name: self._samplings[name] if known.get(name) == rate else TraceSampling(rate, -1)
-            for name, rate in rates.items()
-            if rate >= _COUNTED_HERE
-        }
-
-    def begin(
-        self,
-        request: InferRequest,
-        spec: ModelSpec,
-        origin: TraceOrigin,
-        sink: ResponseSink,
-    ) -> RemoteTrace | None:
-        """Returns a sink that carries the origin of a request to the core, if it may be traced."""
-        sampling = self._sampling(spec.name)
-        rate = self._rate(spec.name)
-        if rate == _OFF:
-            return None
-        if not origin.traceparent:
-            if not rate or (sampling is not None and not sampling.takes_next()):
-                return None
-            origin.is_sampled = sampling is not None
-        return self._trace(request, spec, origin, sink)
-
-    def _trace(
-        self, request: InferRequest, spec: ModelSpec, origin: TraceOrigin, sink: ResponseSink
-    ) -> RemoteTrace:
-        def report(error: ServerError) -> None:
-            text, code = sendable_text(error.message), int(error.code)
-            self._send(
-                TraceRefusal(
-                    origin,
-                    spec.identifier,
-                    spec.version,
-                    request.id,
-                    request.received_ns,
-                    text,
-                    code,
-                )
-            )
-
-        return RemoteTrace(origin, sink, report)
-
-
-class RemoteTrace:
-    """A request that the core may trace; see `TracedSink`."""
-
-    __slots__ = ("_report_refusal", "_sink", "is_sent", "origin")
-
-    def __init__(
-        self, origin: TraceOrigin, sink: ResponseSink, report_refusal: Callable[[ServerError], None]
-    ) -> None:
-        self.origin = origin
-        self.is_sent = False  # True: the core has the request, and records its trace
-        self._sink = sink
-        self._report_refusal = report_refusal
-
-    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        self._sink.on_response(response, final=final)
-
-    def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        self._sink.on_error(error, final=final)
-
-    def on_refused(self, error: ServerError) -> None:
-        """Pass a refusal on, and tell the core about one of this process."""
-        if not self.is_sent:
-            self._report_refusal(error)
-        self._sink.on_refused(error)
-
-    # The core's trace of the request records these
-
-    def context(self, *, is_model_file: bool) -> TraceContext | None:
-        """Not available here: no instance is reached from a front end."""
-        raise NotImplementedError
-
-    def trace_id(self) -> str:
-        """Not known here."""
-        return ""
-
-    def add_execution(self, times_ns: ExecutionTimes) -> None:
-        """Do nothing."""
-
-    def add_usage(self, usage: Any) -> None:
-        """Do nothing."""
-
-    def on_cancelled(self) -> None:
-        """Do nothing."""

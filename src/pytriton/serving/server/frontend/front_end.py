@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from pytriton.serving.server.process.clients import ConnectionSet
     from pytriton.serving.server.process.tls import TlsPorts
     from pytriton.serving.server.shared_memory.shared_memory import RegionControl
-    from pytriton.serving.server.tracing.tracing import TraceBeginner
 else:
     cloud_apis = LazyModule("pytriton.serving.server.cloud.apis")
 
@@ -60,7 +59,6 @@ class FrontEnd:
         engine: EngineClient,
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
-        tracing: TraceBeginner | None,
         tls: TlsPorts,
         on_connections_changed: Callable[[], None] | None = None,
         *,
@@ -80,13 +78,10 @@ class FrontEnd:
         )
         # Of all protocols in this process; the budget is divided among processes.
         self.request_memory = RequestMemory(options.request_memory_share)
-        if tracing is not None:
-            engine.chunk_observers.append(tracing.observe_chunk)
         self._http = HttpApi(
             engine,
             options,
             loop,
-            tracing,
             shared_memory=self._shared_memory,
             request_memory=self.request_memory,
             access=access,
@@ -96,13 +91,13 @@ class FrontEnd:
         if options.landing_page != "none":
             self._http.resolve_unknown = LandingRoutes(self._http, engine, options).resolve
         self._grpc = GrpcApi(
-            engine, options, loop, tracing, self._shared_memory, self.request_memory, access
+            engine, options, loop, self._shared_memory, self.request_memory, access
         )
         self._access_log = open_access_log(options.access_log, loop, options.proxies)
         if self._access_log is not None:
             self._access_log.use_http(self._http)
             self._access_log.use_grpc(self._grpc)
-            self._access_log.use_engine(engine)
+            engine.observers.add("access log", self._access_log)
         # After the access log, which replaces classes; this replaces methods of objects.
         self._verbose = VerboseRequests(engine, self._http, self._grpc)
         self._cloud: list[CloudApi] = []

@@ -39,6 +39,7 @@ from pytriton.runtime.transport.frontend_frames import (
     RegistryTaken,
     ReloadCertificates,
 )
+from pytriton.serving.engine.costs import ReportedCosts
 from pytriton.serving.server.frontend.process import pass_client, spawn_zygote
 from pytriton.serving.server.frontend.regions import RegionFeed
 from pytriton.serving.server.frontend.registry_feed import RegistryFeed
@@ -147,6 +148,8 @@ class FrontEndPool:
         # Front ends select requests for traces by these; they travel with the registry.
         trace_rates = None if tracing is None else tracing.settings.rates
         self._registry = RegistryFeed(engine, client.is_serving, loop, trace_rates)
+        if options.access_log.fields:
+            engine.observers.add("costs", ReportedCosts())
         memory = MemoryTrimmer(loop)
         feed = RegionFeed(LocalRegions(), loop)
         self._shared = SharedParts(engine, client, tracing, self._registry, memory, loop, feed)

@@ -41,11 +41,11 @@ from pytriton.runtime.transport.frontend_frames import (
 from pytriton.runtime.transport.loop_spinner import allow_spinning
 from pytriton.runtime.transport.zygote import ForkServer, ZygoteLink, set_process_title
 from pytriton.serving.server.api.services import ClientService
-from pytriton.serving.server.frontend.core_link import RemoteTracing
 from pytriton.serving.server.frontend.front_end import FrontEnd
 from pytriton.serving.server.frontend.records import set_up_logging
 from pytriton.serving.server.frontend.regions import RemoteRegions
 from pytriton.serving.server.frontend.remote_client import RemoteClient
+from pytriton.serving.server.frontend.remote_tracing import RemoteTracing
 from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.serving.server.process.event_loop import freeze_memory, new_event_loop
 from pytriton.serving.server.process.resources import client_limit, lowest_free, usable_cores
@@ -202,7 +202,9 @@ class FrontEndProcess:
         self._client.tell_reasons(is_on=not options.hide_exceptions)
         self._client.link.limit_memory(frame.memory_bytes)
         is_tracing = TraceSettings.read(options.trace_settings).config.makes_traces
-        tracing = RemoteTracing(self._client.link.send, self._client) if is_tracing else None
+        if is_tracing:
+            tracing = RemoteTracing(self._client.link.send, self._client)
+            self._client.observers.add("tracing", tracing)
         if frame.policy:
             self._access = control.AccessControl(
                 _read_policy(frame.policy), options.access.own_key, proxies=options.proxies
@@ -214,7 +216,6 @@ class FrontEndProcess:
             self._client,
             options,
             self._loop,
-            tracing,
             TlsPorts(self._loop, is_quiet=True),  # the core writes about the same files
             self._on_connections_changed,
             regions=self._regions,

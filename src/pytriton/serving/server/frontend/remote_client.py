@@ -134,7 +134,7 @@ class RemoteClient:
             loop,
             on_frame=self._on_frame,
             on_lost=on_lost,
-            resubmit=engine.submit,
+            resubmit=engine.submit_again,
             turn_away=engine.turn_away,
         )
         self.lookup = engine.lookup
@@ -142,6 +142,7 @@ class RemoteClient:
         self.ready_versions = engine.ready_versions
         self.ready_models = engine.ready_models
         self.infer = engine.infer
+        self.observers = engine.observers
         self.report_refusal = engine.report_refusal
         self.limit_use: Callable[[], LimitUse] = LimitUse  # of the front end, once there is one
         self._loop = loop

@@ -55,7 +55,6 @@ from pytriton.runtime.transport.frontend_frames import (
 from pytriton.runtime.transport.loop_channel import LoopChannel
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.refs import TensorRef
-from pytriton.serving.engine.costs import CostTrace
 from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.engine.quotas import RequestGroups
 from pytriton.serving.server.frontend.chunks import FrontEndChunks, read_signature
@@ -69,7 +68,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from pytriton.base.messages import InferResponse, ResponseBurst
+    from pytriton.base.messages import InferResponse, ResponseBurst, TraceOrigin
     from pytriton.runtime.executor.columns import ChunkSignature
     from pytriton.runtime.transport.arena import MemoryTrimmer
     from pytriton.runtime.transport.channel import Received
@@ -187,7 +186,7 @@ class FrontEndSession:
         )
         self._channel.reads_ahead = True
         self.outbox = ReplyOutbox(self._channel, shared.loop)
-        self._chunks = FrontEndChunks(self.outbox, shared.tracing, shared.engine)
+        self._chunks = FrontEndChunks(self.outbox, shared.engine)
 
     def start(self, first: Frame) -> None:
         """Send the first message and the registry, and start to read."""
@@ -333,15 +332,11 @@ class FrontEndSession:
         self, item: SubmitItem, inference: Inference, sink: FrontEndRequest, model: ServedModel
     ) -> None:
         """Let all who observe requests know of one, and give it to its model."""
-        shared, trace = self._shared, None
-        if item.trace is not None and shared.tracing is not None:
-            trace = shared.tracing.begin(inference.request, model.spec, item.trace, sink)
-            if trace is not None:
-                inference.sink, inference.trace = trace, trace
+        shared = self._shared
         sink.is_lone = item.device is not None
-        if item.wants_cost:
-            sink.cost = RequestCost()
-            inference.trace = CostTrace(sink.cost, trace)
+        if shared.engine.observers.are_there:
+            sink.observe(item)
+            shared.engine.observers.begin(inference, model)
         if shared.engine.tap is not None:
             shared.engine.tap.observe(inference)
         now_ns = time.monotonic_ns()
@@ -369,9 +364,8 @@ class FrontEndSession:
         if tracing is None or model is None:
             return
         request = InferRequest(frame.model_name, {}, id=frame.id, received_ns=frame.received_ns)
-        trace = tracing.begin(request, model.spec, frame.origin, RefusedRequest())
-        if trace is not None:
-            trace.on_refused(error_from_code(frame.error_code, frame.error))
+        error = error_from_code(frame.error_code, frame.error)
+        tracing.refused(request, model.spec, frame.origin, error)
 
     def _on_refusals(self, received: Received, frame: Refusals) -> None:
         self._shared.engine.add_refusals(frame.groups)
@@ -478,7 +472,9 @@ class FrontEndSession:
 class FrontEndRequest:
     """One request of a front end: the sink of its responses, with flow control."""
 
-    __slots__ = ("_call", "_is_paused", "_session", "_window", "cost", "inference", "is_lone")
+    __slots__ = (
+        "_call", "_is_paused", "_origin", "_session", "_window", "cost", "inference", "is_lone"
+    )  # fmt: skip
 
     def __init__(self, session: FrontEndSession, call: int) -> None:
         self.inference: Inference | None = None
@@ -488,6 +484,25 @@ class FrontEndRequest:
         self._call = call
         self._window: CreditWindow | None = None  # of a request with several responses
         self._is_paused = False
+        self._origin: TraceOrigin | None = None  # None: it is not traced
+
+    def observe(self, item: SubmitItem) -> None:
+        """Keep what those who observe it ask for."""
+        self._origin = item.trace
+        self.cost = RequestCost() if item.wants_cost else None
+
+    @property
+    def wants_cost(self) -> bool:
+        """Whether the front end wants to know what it costs."""
+        return self.cost is not None
+
+    def cost_of(self, index: int) -> RequestCost | None:
+        """Returns where its costs are added up."""
+        return self.cost
+
+    def origin(self) -> TraceOrigin | None:
+        """Returns where it came from; see `Members`."""
+        return self._origin
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Send a response; raises ServerError if there is no memory for its tensors."""
@@ -541,19 +556,6 @@ class FrontEndRequest:
         if not self._window.is_open and not self._is_paused and self.inference is not None:
             self._is_paused = True
             self.inference.pause()
-
-
-class RefusedRequest:
-    """The sink of a request that was refused in the front end already."""
-
-    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        """Never called."""
-
-    def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Never called."""
-
-    def on_refused(self, error: ServerError) -> None:
-        """Do nothing."""
 
 
 def read_request(received: Received, item: SubmitItem, model: ServedModel) -> InferRequest:

@@ -4,23 +4,19 @@
 from __future__ import annotations
 
 import time
-from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
+from pytriton.serving.engine.observers import Observer, Watcher
 from pytriton.serving.server.process.log_lines import LineLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytriton.base.dtypes import DataType
     from pytriton.base.errors import ServerError
-    from pytriton.base.messages import ExecutionTrace, InferRequest, InferResponse, ResponseSink
     from pytriton.protocol.grpc import CallHead
-    from pytriton.runtime.executor.columns import ChunkSink, OutputColumn
-    from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient
-    from pytriton.serving.engine.served_model import ServedModel
-    from pytriton.serving.server.api.gatherer import GatheredChunk
+    from pytriton.serving.engine.observers import Members, Run
     from pytriton.serving.server.grpc.api import GrpcApi
     from pytriton.serving.server.grpc.call import GrpcCall
     from pytriton.serving.server.grpc.connection import GrpcConnection
@@ -35,8 +31,8 @@ _TENSORS_LEVEL = 2
 _ANSWERED = "was answered with %d response(s)"
 
 
-class VerboseRequests:
-    """Replaces methods that every request calls while the level is above 0.
+class VerboseRequests(Observer):
+    """Observes requests, and replaces methods that every one calls, while the level is above 0.
 
     Attributes of the objects hide these methods, so a request costs nothing more while the level
     is 0; tests in all of them would be 1 % of the work for a small request.
@@ -46,12 +42,10 @@ class VerboseRequests:
         self._level = 0
         self._lines = LineLog(__name__, __file__, http.loop)
         self._engine = engine
-        self._infer = engine.infer
         self._handle = http.handle
         self._open_call = grpc.open_call
         self._is_logged = False  # the next call that is opened
         self._replaced: list[tuple[object, str, Callable[..., Any], Callable[..., Any]]] = [
-            (engine, "infer", self._infer, self._log_infer),
             (http, "handle", self._handle, self._log_handle),
             (grpc, "open_call", self._open_call, self._log_open_call),
         ]
@@ -68,20 +62,17 @@ class VerboseRequests:
             # The original method is set again, not deleted: `LocalClient` has some as attributes.
             vars(owner)[name] = logged if level else method
         if level:
-            self._engine.chunk_observers.append(self._log_chunk)
+            self._engine.observers.add("verbose lines", self)
         else:
-            self._engine.chunk_observers.remove(self._log_chunk)
+            self._engine.observers.remove("verbose lines")
 
-    def _log_infer(
-        self,
-        request: InferRequest,
-        sink: ResponseSink,
-        trace: ExecutionTrace | None = None,
-        fitting: ServedModel | None = None,
-    ) -> Inference:
+    def begun(self, members: Members) -> LoggedRequests | None:
+        """Log what requests of clients bring, and later how they end."""
+        if members.origin() is None:
+            return None
         if self._level >= _TENSORS_LEVEL:
-            log_tensors(self._lines, request)
-        return self._infer(request, LoggedRequest(self._lines, request, sink), trace, fitting)
+            log_tensors(self._lines, members)
+        return LoggedRequests(self._lines, members)
 
     def _log_handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         head = request.head
@@ -107,17 +98,6 @@ class VerboseRequests:
         self._is_logged = is_new and call is None  # it is opened next
         return call
 
-    def _log_chunk(self, chunk: GatheredChunk) -> None:
-        lines, spec = self._lines, chunk.model.spec
-        if self._level >= _TENSORS_LEVEL:
-            signature = chunk.signature
-            rows = (chunk.rows,) if spec.max_batch_size else ()
-            inputs = {each.name: (each.dtype, (*rows, *each.shape)) for each in signature.inputs}
-            text = _tensors_text(spec.identifier, inputs, signature.outputs)
-            lines.add_all(text, [fields.id for fields in chunk.fields])
-        begun_ns = chunk.received_ns // len(chunk.callers)
-        chunk.sink = LoggedChunk(lines, spec.identifier, chunk.sink, begun_ns)
-
 
 def _end_text(model_name: str, begun_ns: int, how: str) -> str:
     took_us = (_monotonic_ns() - begun_ns) // 1000
@@ -130,81 +110,40 @@ def _error_text(error: ServerError, *, is_refused: bool = False) -> str:
     return f"failed: {error.message}" if error.message else "was cancelled"
 
 
-class LoggedRequest:
-    """A sink that passes everything on, and logs the end."""
+class LoggedRequests(Watcher):
+    """Logs the ends of requests that began together."""
 
-    __slots__ = ("_begun_ns", "_lines", "_request", "_response_count", "_sink")
-
-    def __init__(self, lines: LineLog, request: InferRequest, sink: ResponseSink) -> None:
+    def __init__(self, lines: LineLog, members: Members) -> None:
+        request = members.requests[0]
         self._lines = lines
-        self._request = request
-        self._sink = sink
+        self._model_name = request.model_name
+        self._ids = [each.id for each in members.requests]
+        self._has_one_response = members.chunk is not None
         self._response_count = 0
-        self._begun_ns = _monotonic_ns()
+        # Members of a chunk have the mean of their times.
+        self._begun_ns = _monotonic_ns() if members.chunk is None else request.received_ns
 
-    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        self._sink.on_response(response, final=final)
-        self._response_count += response is not None
-        if final:
-            self._log_end(_ANSWERED % self._response_count)
-
-    def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        self._sink.on_error(error, final=final)
-        if final:
-            self._log_end(_error_text(error))
-
-    def on_refused(self, error: ServerError) -> None:
-        self._sink.on_refused(error)
-        self._log_end(_error_text(error, is_refused=True))
-
-    def _log_end(self, how: str) -> None:
-        request = self._request
-        self._lines.add(_end_text(request.model_name, self._begun_ns, how), request.id)
+    def answered(self, run: Run) -> None:
+        """Log a line for each that has ended."""
+        if run.burst is not None:
+            self._response_count += run.burst.count
+        elif run.response is not None:
+            self._response_count += 1
+        if not run.is_final:
+            return
+        how = _ANSWERED % (1 if self._has_one_response else self._response_count)
+        if run.error is not None:
+            how = _error_text(run.error, is_refused=run.is_refused)
+        text = _end_text(self._model_name, self._begun_ns, how)
+        self._lines.add_all(text, self._ids[run.first : run.end])
 
 
-class LoggedChunk:
-    """The sink of a chunk that passes everything on, and logs the end of each member."""
-
-    __slots__ = ("_begun_ns", "_lines", "_model_name", "_sink")
-
-    def __init__(self, lines: LineLog, model_name: str, sink: ChunkSink, begun_ns: int) -> None:
-        self._lines = lines
-        self._model_name = model_name
-        self._sink = sink
-        self._begun_ns = begun_ns  # the mean of its members
-
-    def on_rows(
-        self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
-    ) -> None:
-        """Pass on the answers of members, and log one line for each."""
-        ids: Iterable[str] = repeat("", end - first)
-        if chunk.has_fields:
-            ids = [member.request.id for member in chunk.members[first:end]]
-        self._sink.on_rows(chunk, first, end, outputs, row)
-        self._lines.add_all(_end_text(self._model_name, self._begun_ns, _ANSWERED % 1), ids)
-
-    def on_outcome(
-        self,
-        chunk: Any,
-        index: int,
-        response: InferResponse | None,
-        error: ServerError | None,
-        *,
-        is_refused: bool,
-    ) -> None:
-        """Pass on the end of one member, and log it."""
-        request_id = chunk.members[index].request.id
-        self._sink.on_outcome(chunk, index, response, error, is_refused=is_refused)
-        how = _ANSWERED % 1
-        if error is not None:
-            how = _error_text(error, is_refused=is_refused)
-        self._lines.add(_end_text(self._model_name, self._begun_ns, how), request_id)
-
-
-def log_tensors(lines: LineLog, request: InferRequest) -> None:
-    """Log what a request brings and asks for."""
-    inputs = {tensor.name: (tensor.dtype, tensor.shape) for tensor in request.inputs.values()}
-    lines.add(_tensors_text(request.model_name, inputs, request.outputs), request.id)
+def log_tensors(lines: LineLog, members: Members) -> None:
+    """Log what requests bring and ask for."""
+    request = members.requests[0]
+    ids = [each.id for each in members.requests]
+    inputs = {each.name: (each.dtype, each.shape) for each in members.inputs(0)}
+    lines.add_all(_tensors_text(request.model_name, inputs, request.outputs), ids)
 
 
 def _tensors_text(

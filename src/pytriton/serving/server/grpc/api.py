@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from pytriton.serving.server.grpc.guard import CallGuard, MethodGuard
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
-    from pytriton.serving.server.tracing.tracing import TraceBeginner
 else:
     guard = LazyModule("pytriton.serving.server.grpc.guard")
 
@@ -162,7 +161,6 @@ class GrpcApi:
         engine: EngineClient,
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
-        tracing: TraceBeginner | None = None,
         shared_memory: ClientSharedMemory | None = None,
         request_memory: RequestMemory | None = None,
         access: AccessControl | None = None,
@@ -192,10 +190,10 @@ class GrpcApi:
         self._health = health.HealthService(engine)
         self._methods: dict[str, GrpcMethod] = {}  # by path
         self._management = ManagementMethods(engine, options.id, shared_memory)
-        infer = InferService(engine, options, loop, tracing, shared_memory)
-        stream_columns = StreamColumnTable(engine, loop, tracing)
+        infer = InferService(engine, options, loop, shared_memory)
+        stream_columns = StreamColumnTable(engine, loop)
         if self._guard is not None:
-            stream_columns = guard.guarded(self._guard, infer, engine, loop, tracing)
+            stream_columns = guard.guarded(self._guard, infer, engine, loop)
         # Those that decide which requests travel as columns; `call_columns` is None if no call may.
         self.column_tables: list[CallTable | StreamColumnTable] = [stream_columns]
         self.call_columns: CallTable | None = infer.columns

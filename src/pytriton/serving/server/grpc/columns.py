@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.api.gatherer import GatheredChunk, Gatherer
     from pytriton.serving.server.grpc.call import CallConnection
-    from pytriton.serving.server.tracing.tracing import TraceBeginner
 
 MAX_MESSAGE_BYTES = 4096
 LEARN_EVERY = 16  # how many requests of a size take the ordinary way before one is learned
@@ -246,12 +245,11 @@ class ColumnTable(Generic[_Columns]):
         engine: EngineClient,
         loop: asyncio.AbstractEventLoop,
         make_columns: Callable[[Iterations, ModelSpec, InferRequest], _Columns],
-        tracing: TraceBeginner | None = None,
         *,
         is_framed: bool,
     ) -> None:
         self._engine = engine
-        self._tracing = tracing
+        self._observers = engine.observers
         self._make_columns = make_columns
         self._is_framed = is_framed
         self._iterations = Iterations(engine, loop)
@@ -303,8 +301,8 @@ class ColumnTable(Generic[_Columns]):
             self._left = _NEW
             return None
         is_alone = columns.gatherer.is_alone(model)
-        if self._tracing is not None and (is_alone or not self._tracing.passes(spec)):
-            self._left = _ALONE if is_alone else _TRACED
+        if self._observers.reads_origins and not is_alone and not self._observers.passes(spec):
+            self._left = _TRACED
             return None
         # Requests of one sequence may differ in their layouts, but must keep their order.
         if columns.is_sequence:
@@ -413,9 +411,8 @@ class CallTable(ColumnTable[CallColumns]):
         engine: EngineClient,
         loop: asyncio.AbstractEventLoop,
         begin_alone: Callable[[CallConnection, int, CallHead, ServedModel, InferRequest], GrpcCall],
-        tracing: TraceBeginner | None = None,
     ) -> None:
-        super().__init__(engine, loop, CallColumns, tracing, is_framed=True)
+        super().__init__(engine, loop, CallColumns, is_framed=True)
         self._begin_alone = begin_alone
 
     def take(

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pytriton.serving.server.grpc.columns import CallColumns
     from pytriton.serving.server.grpc.infer import InferService
     from pytriton.serving.server.grpc.stream import StreamColumns, StreamInferCall
-    from pytriton.serving.server.tracing.tracing import TraceBeginner
 
 
 class CallGuard:
@@ -210,13 +209,12 @@ def guarded(
     service: InferService,
     engine: EngineClient,
     loop: asyncio.AbstractEventLoop,
-    tracing: TraceBeginner | None,
 ) -> GuardedStreamTable:
     """Let the calls of a service pass a guard; returns the layouts of its streamed requests."""
     service.guard = guard
     if service.columns is not None:
-        service.columns = table = GuardedCallTable(engine, loop, service.begin_alone, tracing)
+        service.columns = table = GuardedCallTable(engine, loop, service.begin_alone)
         table.guard = guard
-    streamed = GuardedStreamTable(engine, loop, tracing)
+    streamed = GuardedStreamTable(engine, loop)
     streamed.guard = guard
     return streamed

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import InferRequest, InferResponse, ResponseSink
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.protocol.grpc import CallHead, Metadata
+    from pytriton.protocol.grpc import CallHead
     from pytriton.protocol.kserve_pb import BuiltRequest, ParsedMessage
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from pytriton.serving.server.shared_memory.known_requests import KnownRequest
     from pytriton.serving.server.shared_memory.region_request import RegionRequest
     from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
-    from pytriton.serving.server.tracing.tracing import TraceBeginner
 
 _monotonic_ns = time.monotonic_ns
 _LARGE_MESSAGE_BYTES = 64 << 10
@@ -84,7 +83,6 @@ class InferService:
         engine: EngineClient,
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
-        tracing: TraceBeginner | None = None,
         shared_memory: ClientSharedMemory | None = None,
     ) -> None:
         self.engine = engine
@@ -92,12 +90,12 @@ class InferService:
         self.compression = CompressionLevel(options.grpc_response_compression)
         pattern = options.grpc_header_forward_pattern
         self._forwarding = HeaderForwarding(pattern) if pattern else None
-        self._tracing = tracing
-        self.is_traced = tracing is not None  # some requests are, or may be later
+        # Some requests are traced, or may be later.
+        self.is_traced = engine.observers.reads_origins
         self.guard: CallGuard | None = None  # set if there is a policy
         # For requests of which nothing but the message matters.
         is_plain = not pattern and self.compression is CompressionLevel.NONE
-        self.columns = CallTable(engine, loop, self.begin_alone, tracing) if is_plain else None
+        self.columns = CallTable(engine, loop, self.begin_alone) if is_plain else None
         # Of these, the ones with all tensors in GPU memory that repeat, by their messages.
         self.known: KnownRequests[bytes, None, list[Buffer]] | None = None
         if is_plain and shared_memory is not None:
@@ -210,22 +208,19 @@ class InferService:
         spec: ModelSpec,
         head: CallHead,
         sink: ResponseSink,
-        began_ns: int = 0,
     ) -> Inference | RegionRequest:
-        """Pass a request to the engine, with a trace if it is sampled.
+        """Pass a request to the engine.
 
         Raises:
             ServerError: Its tensors are in shared memory that cannot be used.
         """
-        request, metadata = built.request, head.metadata
+        request = built.request
         request.principal = head.principal
         if spec.namespace:
             request.model_name = spec.identifier  # the name alone may mean several models
         if request.uses_regions and self._shared_memory is not None:
-            submit = partial(self._submit, spec, metadata, began_ns)
-            return self._shared_memory.begin(request, built.places or {}, sink, submit)
-        if self._tracing is not None:
-            return self._submit(spec, metadata, began_ns, request, sink)
+            places, infer = built.places or {}, self.engine.infer
+            return self._shared_memory.begin(request, places, sink, infer)
         return self.engine.infer(request, sink)
 
     def submit_known(
@@ -234,30 +229,18 @@ class InferService:
         model: ServedModel,
         head: CallHead,
         sink: ResponseSink,
-        began_ns: int,
     ) -> Inference:
         """Pass a request to the engine that was checked for the model."""
         request.principal = head.principal
         request.received_ns = _monotonic_ns()
-        return self._submit(model.spec, head.metadata, began_ns, request, sink, model)
+        return self.engine.infer(request, sink, model)
 
-    def _submit(
-        self,
-        spec: ModelSpec,
-        metadata: Metadata,
-        began_ns: int,
-        request: InferRequest,
-        sink: ResponseSink,
-        fitting: ServedModel | None = None,
-    ) -> Inference:
-        if self._tracing is not None:
-            texts = {name: text for name, text in metadata if isinstance(text, str)}
-            traceparent, tracestate = texts.get("traceparent", ""), texts.get("tracestate", "")
-            origin = TraceOrigin("GRPC", traceparent, tracestate, began_ns)
-            trace = self._tracing.begin(request, spec, origin, sink)
-            if trace is not None:
-                return self.engine.infer(request, trace, trace, fitting)
-        return self.engine.infer(request, sink, None, fitting)
+
+def origin_of(head: CallHead, began_ns: int) -> TraceOrigin:
+    """Returns where a request of a call came from, for those who observe it."""
+    texts = {name: text for name, text in head.metadata if isinstance(text, str)}
+    traceparent, tracestate = texts.get("traceparent", ""), texts.get("tracestate", "")
+    return TraceOrigin("GRPC", traceparent, tracestate, began_ns)
 
 
 def has_typed_tensors(parsed: ParsedMessage) -> bool:
@@ -349,7 +332,7 @@ class ModelInferCall(UnaryCall):
         if service.guard is not None:
             service.guard.check(self.connection, self.head, INFERENCE, request.model_name)
         self._spec, self._known = known.spec, known
-        self._inference = service.submit_known(request, model, self.head, self, self._began_ns)
+        self._inference = service.submit_known(request, model, self.head, self)
         return True
 
     def _begin_parsed(self, message: Buffer, parsed: ParsedMessage, raw: Sequence[Buffer]) -> None:
@@ -383,15 +366,15 @@ class ModelInferCall(UnaryCall):
             elif request.uses_regions:
                 service.learn_regions(model, built, message)
             self._class_counts = built.class_counts
-            self._inference = service.submit(built, spec, self.head, self, self._began_ns)
+            self._inference = service.submit(built, spec, self.head, self)
 
     def begin_read(self, model: ServedModel, request: InferRequest) -> None:
-        """Pass a request to the engine that is alone, fits its model and is not traced."""
+        """Pass a request to the engine that is alone and fits its model."""
         self._spec = spec = model.spec
         request.received_ns = _monotonic_ns()
         if spec.namespace:
             request.model_name = spec.identifier
-        self._inference = self._service.engine.infer(request, self, None, model)
+        self._inference = self._service.engine.infer(request, self, model)
 
     def _submit(self, parsed: ParsedMessage, built: BuiltRequest | ServerError) -> None:
         if isinstance(built, ServerError):
@@ -399,7 +382,11 @@ class ModelInferCall(UnaryCall):
             raise built
         self._class_counts = built.class_counts
         service = self._service
-        self._inference = service.submit(built, self._spec, self.head, self, self._began_ns)
+        self._inference = service.submit(built, self._spec, self.head, self)
+
+    def origin(self) -> TraceOrigin:
+        """Returns where the request came from; see `Members`."""
+        return origin_of(self.head, self._began_ns)
 
     def on_unreadable(self, error: GrpcError) -> None:
         self._service.note_unreadable(error)

@@ -31,7 +31,7 @@ from pytriton.protocol.pb_columns import PbStreamedResponsePattern
 from pytriton.serving.server.api.background import MEDIUM_BYTES
 from pytriton.serving.server.grpc.call import IDENTITY, GrpcCall, frame_message, gather
 from pytriton.serving.server.grpc.columns import ColumnTable, PbColumns
-from pytriton.serving.server.grpc.infer import SMALL_BYTES, has_typed_tensors
+from pytriton.serving.server.grpc.infer import SMALL_BYTES, has_typed_tensors, origin_of
 from pytriton.serving.server.shared_memory.region_request import RegionRequest
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytriton.base.dtypes import Buffer
-    from pytriton.base.messages import InferRequest, InferResponse, ResponseBurst
+    from pytriton.base.messages import InferRequest, InferResponse, ResponseBurst, TraceOrigin
     from pytriton.base.model_spec import ModelSpec
     from pytriton.protocol.grpc import CallHead, GrpcError, MessageAssembler
     from pytriton.protocol.kserve_pb import BuiltRequest, ParsedMessage
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from pytriton.serving.server.api.gatherer import GatheredChunk, Gatherer, Iterations
     from pytriton.serving.server.grpc.call import CallConnection
     from pytriton.serving.server.grpc.infer import InferService
-    from pytriton.serving.server.tracing.tracing import TraceBeginner
 
 # With this many requests in flight, or this much in responses that wait for earlier ones, further
 # requests are not read, so that the window of the stream closes. The number is far above the
@@ -385,12 +384,16 @@ class StreamedRequest:
         self._spec = spec
         self._class_counts = built.class_counts
         self._wants_empty_final = built.wants_empty_final
-        inference = service.submit(built, spec, head, self, self._began_ns)
+        inference = service.submit(built, spec, head, self)
         self._inference = inference
         if built.request.uses_regions and isinstance(inference, RegionRequest):
             self._call.wait_until_submitted(inference)
         if is_paused:
             self.pause()
+
+    def origin(self) -> TraceOrigin:
+        """Returns where the request came from; see `Members`."""
+        return origin_of(self._call.head, self._began_ns)
 
     def cancel(self) -> None:
         if self._inference is not None:
@@ -530,13 +533,8 @@ class StreamColumns(PbColumns[PbStreamedResponsePattern]):
 class StreamColumnTable(ColumnTable[StreamColumns]):
     """The layouts of streamed requests of sequences that repeat."""
 
-    def __init__(
-        self,
-        engine: EngineClient,
-        loop: asyncio.AbstractEventLoop,
-        tracing: TraceBeginner | None = None,
-    ) -> None:
-        super().__init__(engine, loop, StreamColumns, tracing, is_framed=False)
+    def __init__(self, engine: EngineClient, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(engine, loop, StreamColumns, is_framed=False)
 
     def take(self, call: StreamInferCall, message: Buffer) -> bool:
         """Add a request to a chunk; returns False if it has to take the ordinary way."""

@@ -77,7 +77,6 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.region_forms import RegionForms
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
-    from pytriton.serving.server.tracing.tracing import TraceBeginner
 
 _MAX_DIGITS = 19  # of a valid length
 # Kinds by status.
@@ -131,7 +130,6 @@ class HttpApi(HttpHandler):
         engine: EngineClient,
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
-        tracing: TraceBeginner | None = None,
         background: Background | None = None,
         codec: CodecPool | None = None,
         shared_memory: ClientSharedMemory | None = None,
@@ -166,8 +164,8 @@ class HttpApi(HttpHandler):
             self.request_memory,
         )
         pattern = options.http_header_forward_pattern
-        headers = HeaderUse(pattern, tracing) if pattern or tracing is not None else None
-        self.is_timed = tracing is not None
+        self.is_timed = engine.observers.reads_origins
+        headers = HeaderUse(pattern) if pattern or self.is_timed else None
         if shared_memory is None:
             shared_memory = local_shared_memory(
                 engine, loop, is_allowed=options.allow_client_shared_memory
@@ -336,7 +334,6 @@ class HttpApi(HttpHandler):
                 raise _no_stream(model.spec)
             kind = InferEvents
         exchange = kind(self.service, model, route.version, connection)
-        exchange.began_ns = request.began_ns
         reading = self._bodies.infer(request, model)
         if isinstance(reading, tuple):
             resolved: Resolved = request.head.resolved
@@ -376,7 +373,6 @@ class HttpApi(HttpHandler):
     ) -> HttpExchange:
         model = self._engine.lookup(route.model, route.version)
         exchange = kind(self.service, model, route.version, connection)
-        exchange.began_ns = request.began_ns
         reading = self._bodies.generate(request, model)
         if isinstance(reading, InferRequest):
             exchange.start(request.head, reading)

@@ -157,7 +157,6 @@ class HttpColumns(ColumnSink[HttpResponsePattern]):
     ) -> HttpExchange:
         """Serve a request without a chunk, which is faster for one; its pattern has read it."""
         exchange = LoneExchange(self._service, model, route.version, connection)
-        exchange.began_ns = request.began_ns
         is_plain = self._encoding == "identity"
         exchange.set_format(None if is_plain else self._encoding.encode(), self._format)
         exchange.start(request.head, self.lone_request(inputs, fields), model)
@@ -215,8 +214,8 @@ class FormTable:
         "_texts",
         "counts",
         "learned",
+        "observers",
         "spec",
-        "tracing",
     )
 
     def __init__(self, service: EngineService, spec: ModelSpec) -> None:
@@ -224,7 +223,7 @@ class FormTable:
         self.counts: dict[RequestForm, int] = {}
         self.learned: dict[RequestForm, HttpColumns] = {}
         self._service = service
-        self.tracing = None if service.headers is None else service.headers.tracing
+        self.observers = service.engine.observers
         self._id_types = accepted_types(spec)
         self._recent: list[HttpColumns] = []  # of `learned`, those used last, the latest first
         # Clients repeat the JSON before binary inputs, unless it has an id.
@@ -260,10 +259,9 @@ class FormTable:
         if gatherer.is_alone(model):
             return columns.begin_alone(connection, request, route, model, inputs, fields)
         # A chunk does not pass through the engine, which refuses requests of an exiting server.
-        if engine.is_exiting or (self.tracing is not None and not self.tracing.passes(spec)):
+        observers = self.observers
+        if engine.is_exiting or (observers.reads_origins and not observers.passes(spec)):
             return None
-        if fields.id:
-            connection.on_request_id(fields.id)
         chunk, index = gatherer.add(model, inputs, connection, fields)
         return ColumnExchange(gatherer, chunk, index)
 
@@ -347,7 +345,7 @@ class FormLearner:
         table = self._table(spec, request.model_version, layout.encoding)
         request.path = RequestPath.NEW
         columns = table.learned.get(form)
-        if columns is not None and table.tracing is not None:
+        if columns is not None and table.observers.reads_origins:
             request.path = RequestPath.TRACED
         elif columns is None:
             counts = table.counts

@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytriton.base.errors import error_for_clients
+from pytriton.base.messages import TraceOrigin
 from pytriton.protocol.json_text import dump_json
 from pytriton.serving.server.api.status import HTTP_STATUS
 
@@ -85,6 +86,14 @@ class HttpConnection:
     def began_ns(self) -> int:
         """When the first bytes of the current request came; 0 if that is not known."""
         return 0 if self._current is None else self._current.began_ns
+
+    def origin(self) -> TraceOrigin:
+        """Returns where the current request came from, for those who observe it."""
+        header = {} if self._current is None else self._current.head.headers
+        traceparent, tracestate = header.get(b"traceparent", b""), header.get(b"tracestate", b"")
+        return TraceOrigin(
+            "HTTP", traceparent.decode("latin-1"), tracestate.decode("latin-1"), self.began_ns
+        )
 
     def get_extra_info(self, name: str) -> Any:
         """Returns a fact about the transport; None if it is not known."""
@@ -195,6 +204,3 @@ class HttpConnection:
     def end_stream(self) -> None:
         """End a streamed response."""
         raise NotImplementedError
-
-    def on_request_id(self, request_id: str) -> None:
-        """Called with the id of a request that the engine does not get by itself."""

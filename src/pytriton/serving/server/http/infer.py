@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytriton.base.errors import ServerError
-from pytriton.base.messages import RequestPath, TraceOrigin
+from pytriton.base.messages import RequestPath
 from pytriton.protocol.compression import (
     ACCEPT_ENCODING,
     UnknownEncodingError,
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytriton.base.dtypes import Buffer
-    from pytriton.base.messages import InferRequest, InferResponse, ResponseSink, TracedSink
-    from pytriton.base.model_spec import ModelSpec
+    from pytriton.base.messages import InferRequest, InferResponse, TraceOrigin
     from pytriton.protocol.kserve_json import OutputFormat
     from pytriton.protocol.shared_memory import RegionPlace
     from pytriton.runtime.executor.inference import Inference
@@ -38,17 +37,15 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.reader import RequestHead
     from pytriton.serving.server.shared_memory.region_request import RegionRequest
     from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
-    from pytriton.serving.server.tracing.tracing import TraceBeginner
 
 _ACCEPT_ENCODING_HEADER = b"Accept-Encoding: %b\r\n" % ACCEPT_ENCODING.encode()
 
 
 class HeaderUse:
-    """Uses request headers: forwards them as parameters, and reads the parent span of a trace."""
+    """Uses request headers: forwards them as parameters, or leaves them to those who observe."""
 
-    def __init__(self, pattern: str | None, tracing: TraceBeginner | None) -> None:
+    def __init__(self, pattern: str | None) -> None:
         self._forwarding = HeaderForwarding(pattern) if pattern else None
-        self.tracing = tracing
 
     def forward(self, head: RequestHead, request: InferRequest) -> None:
         """Add headers as parameters; InvalidArgumentError if one must not be forwarded."""
@@ -58,23 +55,6 @@ class HeaderUse:
     def fits_columns(self, head: RequestHead) -> bool:
         """Returns whether the headers of a request add nothing to it, unless it is sampled."""
         return self._forwarding is None and b"traceparent" not in head.headers
-
-    def begin_trace(
-        self,
-        head: RequestHead,
-        request: InferRequest,
-        began_ns: int,
-        spec: ModelSpec,
-        sink: ResponseSink,
-    ) -> TracedSink | None:
-        """Returns a sink that traces the request and wraps `sink`; None if it is not sampled."""
-        if self.tracing is None:
-            return None
-        headers = head.headers
-        traceparent = headers.get(b"traceparent", b"").decode("latin-1")
-        tracestate = headers.get(b"tracestate", b"").decode("latin-1")
-        origin = TraceOrigin("HTTP", traceparent, tracestate, began_ns)
-        return self.tracing.begin(request, spec, origin, sink)
 
 
 class EngineService(NamedTuple):
@@ -90,7 +70,7 @@ class EngineExchange(HttpExchange):
     """A request that the engine executes; it is the sink for the responses."""
 
     __slots__ = (
-        "_connection", "_inference", "_is_answered", "_model", "_service", "_version", "began_ns"
+        "_connection", "_inference", "_is_answered", "_model", "_service", "_version"
     )  # fmt: skip
 
     def __init__(
@@ -103,7 +83,6 @@ class EngineExchange(HttpExchange):
         # None until the engine has the request, or its inputs are being read.
         self._inference: Inference | RegionRequest | None = None
         self._is_answered = False
-        self.began_ns = 0  # when the first bytes of the request came; 0 if that is not known
 
     def start(
         self, head: RequestHead, request: InferRequest, fitting: ServedModel | None = None
@@ -118,31 +97,17 @@ class EngineExchange(HttpExchange):
         request.principal = head.resolved.principal
         if not request.path:
             request.path = RequestPath.FORM
-        if request.uses_regions:
-            self._start_with_regions(head, request)
-            return
-        trace = None
         if service.headers is not None:
             service.headers.forward(head, request)
-            trace = service.headers.begin_trace(head, request, self.began_ns, spec, self)
-        sink = self if trace is None else trace
-        self._inference = service.engine.infer(request, sink, trace, fitting)
+        if request.uses_regions:
+            memory, infer = service.shared_memory, service.engine.infer
+            self._inference = memory.begin(request, self._places(), self, infer)
+            return
+        self._inference = service.engine.infer(request, self, fitting)
 
-    def _start_with_regions(self, head: RequestHead, request: InferRequest) -> None:
-        """Pass a request to the engine with tensors in the client's shared memory."""
-        service = self._service
-        headers = service.headers
-        if headers is not None:
-            headers.forward(head, request)
-
-        def submit(request: InferRequest, sink: ResponseSink) -> Inference:
-            trace = None
-            if headers is not None:
-                spec = self._model.spec
-                trace = headers.begin_trace(head, request, self.began_ns, spec, sink)
-            return service.engine.infer(request, sink if trace is None else trace, trace)
-
-        self._inference = service.shared_memory.begin(request, self._places(), self, submit)
+    def origin(self) -> TraceOrigin:
+        """Returns where the request came from; see `Members`."""
+        return self._connection.origin()
 
     def _places(self) -> dict[str, RegionPlace]:
         """Returns where outputs go that the client wants in shared memory."""

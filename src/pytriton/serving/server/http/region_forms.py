@@ -36,7 +36,6 @@ class RegionExchange(InferExchange):
     ) -> None:
         """Pass the request to the engine."""
         self._known = known
-        self.began_ns = request.began_ns
         self.set_format(None if encoding == "identity" else encoding.encode(), known.format)
         self.start(request.head, known.request(), self._model)
 

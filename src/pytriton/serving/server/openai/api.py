@@ -304,7 +304,7 @@ class OpenAIApi:
         for each in work.requests:
             each.operation = operation
         try:
-            exchange.start(service, model, request.head, work.requests, request.began_ns)
+            exchange.start(service, model, request.head, work.requests)
         except Exception:
             exchange.abandon()  # nobody takes what the parts that have begun would answer
             raise

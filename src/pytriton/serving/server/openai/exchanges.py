@@ -185,7 +185,6 @@ class PartsExchange(HttpExchange):
         model: ServedModel,
         head: RequestHead,
         requests: Sequence[InferRequest],
-        began_ns: int,
     ) -> None:
         """Pass all requests to the engine."""
         self._left = len(requests)
@@ -202,7 +201,6 @@ class PartsExchange(HttpExchange):
         for part, request in zip(parts, requests, strict=True):
             if not self._left:  # an earlier one was refused
                 return
-            part.began_ns = began_ns
             request.id = self._request_id
             part.start(head, request)
 

@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from pytriton.serving.server.page.documents import ReadCluster, ReadMachine
     from pytriton.serving.server.page.history import History
     from pytriton.serving.server.page.routes import PageRoute
-    from pytriton.serving.server.tracing.tracing import TraceBeginner
 
 logger = logging.getLogger(__name__)
 
@@ -159,12 +158,10 @@ class PageApi:
         read_machine: ReadMachine,
         cluster: ReadCluster,
         history: History,
-        tracing: TraceBeginner | None,
         ports: Started,
         started_s: float,
         access: AccessControl | None = None,
     ) -> None:
-        self._tracing = tracing
         self._ports = ports
         self._control = control
         self._client = client
@@ -251,7 +248,7 @@ class PageApi:
             options = msgspec.structs.replace(
                 self._options, allow_client_shared_memory=False, http_restricted=()
             )
-            self._http = HttpApi(self._client, options, self._loop, self._tracing)
+            self._http = HttpApi(self._client, options, self._loop)
         headers = {k: v for k, v in request.head.headers.items() if k != b"accept-encoding"}
         head = msgspec.structs.replace(
             request.head, target=route.target, headers=headers, resolved=None, grant=None

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytriton.base.dtypes import Buffer
-    from pytriton.base.messages import DevicePlace, InferRequest, ResponseSink
+    from pytriton.base.messages import DevicePlace, InferRequest, ResponseSink, TraceOrigin
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.served_model import ServedModel
@@ -226,6 +226,11 @@ class RegionRequest:
                 self._inference.resume()
 
     # The sink
+
+    def origin(self) -> TraceOrigin | None:
+        """Returns where the request came from; see `Members`."""
+        origin = getattr(self._sink, "origin", None)
+        return None if origin is None else origin()
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Write the outputs of a response, then pass it on without their data."""

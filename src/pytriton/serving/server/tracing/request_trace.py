@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of a traced request, and the sink that fills it and passes responses to the real sink.
+"""The records of traced requests, and the watcher that fills them.
 
 Exporters make spans or files of the record.
 """
@@ -14,14 +14,15 @@ import msgspec
 from msgspec import structs
 
 from pytriton.base.messages import TraceContext
+from pytriton.serving.engine.observers import Watcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pytriton.base.dtypes import DataType
-    from pytriton.base.errors import ServerError
-    from pytriton.base.messages import ExecutionTimes, InferResponse, InferTensor, ResponseSink
+    from pytriton.base.messages import ExecutionTimes, InferTensor
     from pytriton.serving.engine.costs import TokenUsage
+    from pytriton.serving.engine.observers import Run
     from pytriton.serving.server.tracing.settings import TraceSampling
 
 # The events around the reading of a request, by protocol.
@@ -212,109 +213,108 @@ def record_tensors(facts: TraceFacts, activity: str, tensors: Iterable[InferTens
         )
 
 
-class TracingSink:
-    """The trace of one request; see `pytriton.base.messages.TracedSink`.
+class TraceWatcher(Watcher):
+    """Fills the records of traced requests, and passes each on when its request has ended.
 
-    It fills in the facts, and calls `end` with them once. Processes of models may add spans to the
-    trace if `has_spans` is set.
+    Args:
+        facts: The records by the indices of the requests.
+        exporter: Gets each record.
+        sampling: Has selected them, if they are members of a chunk.
     """
 
-    __slots__ = ("_end", "_facts", "_has_spans", "_is_cancelled", "_is_over", "_sink")
+    sees_executions = True
 
     def __init__(
         self,
-        facts: TraceFacts,
-        sink: ResponseSink,
-        end: Callable[[TraceFacts], None],
-        *,
-        has_spans: bool = True,
+        facts: Mapping[int, TraceFacts],
+        exporter: TraceExporter,
+        sampling: TraceSampling | None = None,
     ) -> None:
-        self._facts = facts
-        self._sink: ResponseSink = sink
-        self._end = end
-        self._has_spans = has_spans
-        self._is_cancelled = False
-        self._is_over = False
+        self._open = dict(facts)
+        self._exporter = exporter
+        self._sampling = sampling
+        self._cancelled: set[int] = set()  # nobody is there to whom responses could be sent
 
-    # Called by the engine and by instances
+    def _of(self, first: int, end: int) -> list[tuple[int, TraceFacts]]:
+        found = self._open
+        return [(index, found[index]) for index in range(first, end) if index in found]
 
-    def context(self, *, is_model_file: bool) -> TraceContext | None:
-        """Returns the parent of what the model's process adds; see `trace_context`."""
-        return trace_context(self._facts, has_spans=self._has_spans, is_model_file=is_model_file)
+    def contexts(
+        self, first: int, end: int, *, is_model_file: bool
+    ) -> Iterator[tuple[int, TraceContext]]:
+        """Returns the parents of what the model's process adds; see `trace_context`."""
+        has_spans = self._exporter.has_spans
+        if not has_spans and not is_model_file:  # it adds nothing
+            return
+        for index, facts in self._of(first, end):
+            context = trace_context(facts, has_spans=has_spans, is_model_file=is_model_file)
+            if context is not None:
+                if self._sampling is not None:
+                    self._exporter.expect_calls(facts)
+                yield index, context
 
-    def trace_id(self) -> str:
+    def trace_id(self, index: int) -> str:
         """Returns the id by which users find the trace."""
-        return shown_trace_id(self._facts, has_spans=self._has_spans)
+        facts = self._open.get(index)
+        return "" if facts is None else shown_trace_id(facts, has_spans=self._exporter.has_spans)
 
-    def add_execution(self, times_ns: ExecutionTimes) -> None:
+    def add_execution(self, first: int, end: int, times_ns: ExecutionTimes) -> None:
         """Record an execution; another response of the same execution only extends it."""
-        executions = self._facts.executions
-        if executions and executions[-1].times_ns.started_ns == times_ns.started_ns:
-            span_id, first = executions[-1]
-            whole = structs.replace(
-                times_ns,
-                infer_start_ns=first.infer_start_ns,
-                processor_ns=first.processor_ns + times_ns.processor_ns,
-                bytes_in=first.bytes_in + times_ns.bytes_in,
-                bytes_out=first.bytes_out + times_ns.bytes_out,
-            )
-            executions[-1] = TracedExecution(span_id, whole)
-        elif len(executions) < _MAX_EXECUTIONS:
-            executions.append(TracedExecution(new_span_id(), times_ns))
+        for _, facts in self._of(first, end):
+            executions = facts.executions
+            if executions and executions[-1].times_ns.started_ns == times_ns.started_ns:
+                span_id, before = executions[-1]
+                whole = structs.replace(
+                    times_ns,
+                    infer_start_ns=before.infer_start_ns,
+                    processor_ns=before.processor_ns + times_ns.processor_ns,
+                    bytes_in=before.bytes_in + times_ns.bytes_in,
+                    bytes_out=before.bytes_out + times_ns.bytes_out,
+                )
+                executions[-1] = TracedExecution(span_id, whole)
+            elif len(executions) < _MAX_EXECUTIONS:
+                span_id = new_span_id() if self._exporter.has_spans else 0
+                executions.append(TracedExecution(span_id, times_ns))
 
-    def add_usage(self, usage: TokenUsage) -> None:
+    def add_usage(self, index: int, usage: TokenUsage) -> None:
         """Record the tokens of a request of OpenAI's routes."""
-        self._facts.usage = usage
+        for _, facts in self._of(index, index + 1):
+            facts.usage = usage
 
-    def on_cancelled(self) -> None:
-        """Record that the client cancelled the request, whatever the model still sends."""
-        self._is_cancelled = True  # nobody is there to whom responses could be sent
-        self._facts.error = self._facts.error or CANCELLED
+    def on_cancelled(self, index: int) -> None:
+        """Record that the client cancelled a request, whatever the model still sends."""
+        self._cancelled.add(index)
+        for _, facts in self._of(index, index + 1):
+            facts.error = facts.error or CANCELLED
 
-    # Passed on to the sink
+    def answering(self, run: Run) -> None:
+        """Record the tensors of an answer."""
+        for index, facts in self._of(run.first, run.end):
+            if facts.tensors is not None:
+                for tensors, _ in run.answers(index):
+                    record_tensors(facts, "TENSOR_BACKEND_OUTPUT", tensors)
 
-    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        """Pass a response on."""
-        answered_ns = _monotonic_ns()
-        if not self._facts.first_response_ns:
-            self._facts.first_response_ns = answered_ns
-        if self._facts.tensors is not None and response is not None:
-            record_tensors(self._facts, "TENSOR_BACKEND_OUTPUT", response.outputs)
-        self._sink.on_response(response, final=final)
-        self._record_response(answered_ns, final=final)
-
-    def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Pass an error on, unless the request has ended already."""
-        if self._is_over:
-            return
-        answered_ns = _monotonic_ns()
-        self._facts.error = self._facts.error or error.message or CANCELLED
-        try:
-            self._sink.on_error(error, final=final)
-        finally:
-            self._record_response(answered_ns, final=final)
-
-    def on_refused(self, error: ServerError) -> None:
-        """Pass a refusal on; the request ends with it."""
-        self._facts.error = error.message
-        self._facts.is_refused = True
-        try:
-            self._sink.on_refused(error)
-        finally:
-            self._finish(_monotonic_ns())
-
-    def _record_response(self, answered_ns: int, *, final: bool) -> None:
-        facts = self._facts
-        is_sent = facts.protocol and not self._is_cancelled
-        if is_sent and (final or len(facts.events) < _MAX_EVENTS):
-            facts.events += sending(facts.protocol, answered_ns, _monotonic_ns())
-        if final:
-            self._finish(answered_ns)
-
-    def _finish(self, answered_ns: int) -> None:
-        if self._is_over:
-            return
-        self._is_over = True
-        self._facts.answered_ns = answered_ns
-        self._facts.end_ns = _monotonic_ns()
-        self._end(self._facts)
+    def answered(self, run: Run) -> None:
+        """Record what was sent, and pass on the records of requests that have ended."""
+        sent_ns = _monotonic_ns()
+        events: list[tuple[str, int]] = []  # the same for all of a chunk
+        ended = []
+        for index, facts in self._of(run.first, run.end):
+            if run.is_refused:
+                assert run.error is not None
+                facts.is_refused, facts.error = True, run.error.message
+            elif run.error is not None:
+                facts.error = facts.error or run.error.message or CANCELLED
+            elif not facts.first_response_ns:
+                facts.first_response_ns = run.answered_ns
+            is_sent = facts.protocol and not run.is_refused and index not in self._cancelled
+            if is_sent and (run.is_final or len(facts.events) < _MAX_EVENTS):
+                events = events or sending(facts.protocol, run.answered_ns, sent_ns)
+                facts.events += events
+            if run.is_final:
+                facts.answered_ns, facts.end_ns = run.answered_ns, sent_ns
+                ended.append(self._open.pop(index))
+        if ended and self._sampling is not None:
+            self._exporter.end_members(ended, self._sampling)
+        elif ended:
+            self._exporter.end(ended[0])

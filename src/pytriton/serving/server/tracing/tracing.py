@@ -7,14 +7,14 @@ import itertools
 import logging
 import re
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytriton.base.errors import InvalidArgumentError, UnavailableError
-from pytriton.base.messages import ChunkOrigins
-from pytriton.serving.server.tracing.chunk_trace import ChunkTrace
+from pytriton.base.messages import TraceOrigin
+from pytriton.serving.engine.observers import Observer, Run, Watch
 from pytriton.serving.server.tracing.request_trace import (
     TraceFacts,
-    TracingSink,
+    TraceWatcher,
     new_span_id,
     new_trace_id,
     record_tensors,
@@ -26,16 +26,11 @@ from pytriton.utils.trace_config import INSTALL_HINT, OFF
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
 
-    from pytriton.base.messages import (
-        InferRequest,
-        ResponseSink,
-        TraceContext,
-        TracedSink,
-        TraceOrigin,
-    )
+    from pytriton.base.errors import ServerError
+    from pytriton.base.messages import ChunkOrigins, InferRequest, ResponseSink, TraceContext
     from pytriton.base.model_spec import ModelSpec
+    from pytriton.serving.engine.observers import Members
     from pytriton.serving.server.tracing.request_trace import TraceExporter
     from pytriton.serving.server.tracing.settings import TraceSettings
 
@@ -66,26 +61,10 @@ def parse_traceparent(text: str) -> TraceParent | None:
     return TraceParent(trace_id, span_id, bool(flags & _SAMPLED))
 
 
-class TraceBeginner(Protocol):
-    """Decides which requests are traced."""
-
-    def begin(
-        self, request: InferRequest, spec: ModelSpec, origin: TraceOrigin, sink: ResponseSink
-    ) -> TracedSink | None:
-        """Returns a sink that traces the request and wraps `sink`; None if it is not traced."""
-
-    def passes(self, spec: ModelSpec) -> bool:
-        """Returns whether the next request for a model may travel in a chunk.
-
-        `begin` has to decide about one that may not. One that may is counted with its chunk.
-        """
-
-    def observe_chunk(self, chunk: Any) -> None:
-        """Decide which members of a `GatheredChunk` are traced; they are about to be submitted."""
-
-
-class Tracing:
+class Tracing(Observer):
     """Begins the traces of requests, and passes what was recorded to the exporter."""
+
+    reads_origins = True
 
     def __init__(self, settings: TraceSettings, exporter: TraceExporter) -> None:
         self.settings = settings
@@ -115,9 +94,18 @@ class Tracing:
         except ImportError as error:
             raise UnavailableError(INSTALL_HINT) from error
 
+    def begun(self, members: Members) -> TraceWatcher | None:
+        """Begin the traces of those requests of clients that they or sampling select."""
+        origin, spec = members.origin(), members.spec
+        if origin is None or spec is None or self.settings.sampling(spec.name) is None:
+            return None
+        if isinstance(origin, TraceOrigin):
+            return self.begin(members.requests[0], spec, origin)
+        return self._begin_chunk(members, origin, spec)
+
     def begin(
-        self, request: InferRequest, spec: ModelSpec, origin: TraceOrigin, sink: ResponseSink
-    ) -> TracingSink | None:
+        self, request: InferRequest, spec: ModelSpec, origin: TraceOrigin
+    ) -> TraceWatcher | None:
         """Begin the trace of a request, if its client asks for it or sampling selects it."""
         sampling = self.settings.sampling(spec.name)
         if sampling is None:
@@ -138,7 +126,7 @@ class Tracing:
         facts.protocol = origin.protocol
         facts.began_ns, facts.received_ns = origin.began_ns, request.received_ns
         facts.sampling = sampling
-        return self._begin(facts, request, sink)
+        return self._begin(facts, request)
 
     def passes(self, spec: ModelSpec) -> bool:
         """Returns whether the next request for a model may travel in a chunk."""
@@ -148,57 +136,37 @@ class Tracing:
         sampling = self.settings.sampling(spec.name)
         return sampling is None or sampling.passes_next()
 
-    def observe_chunk(self, chunk: Any) -> None:
-        """Begin the traces of members of a chunk that is about to be submitted."""
-        spec = chunk.model.spec
-        if spec.platform == ENSEMBLE or self.settings.sampling(spec.name) is None:
-            return
-        began_ns = [getattr(caller, "began_ns", 0) for caller in chunk.callers]
-        origins = ChunkOrigins(chunk.sink.protocol, list(range(len(began_ns))), began_ns)
-        ids = [fields.id for fields in chunk.fields]
-        self.begin_chunk(chunk, origins, spec, ids, chunk.received_ns // len(ids))
-
-    def begin_chunk(
-        self,
-        chunk: Any,
-        origins: ChunkOrigins,
-        spec: ModelSpec,
-        ids: Sequence[str],
-        received_ns: int,
-    ) -> None:
-        """Begin the traces of members that sampling selects; `ids` are those of all members."""
+    def _begin_chunk(
+        self, members: Members, origins: ChunkOrigins, spec: ModelSpec
+    ) -> TraceWatcher | None:
+        """Begin the traces of members that sampling selects."""
         sampling = self.settings.sampling(spec.name)
-        if sampling is None:
-            return
-        exporter, start_ns = self._exporter, time.monotonic_ns()
-        traced = {}
+        if sampling is None or spec.platform == ENSEMBLE:
+            return None
+        traced, start_ns = {}, time.monotonic_ns()
         for index in sampling.takes_of(origins.indices, is_sampled=origins.is_sampled):
-            facts = TraceFacts(
-                trace_id=new_trace_id(),
-                number=next(self._numbers),
-                model_name=spec.name,
-                model_version=spec.version,
-                request_id=ids[index],
-                infer_id=new_span_id(),
-                model_id=new_span_id(),
-                start_ns=start_ns,
-                protocol=origins.protocol,
-                began_ns=origins.began_ns[index],
-                received_ns=received_ns,
-                sampling=sampling,
-            )
-            traced[index] = facts
-        if traced:
-            exporter.begin_members(traced.values(), sampling)
-            is_batched = spec.max_batch_size > 0
-            trace = ChunkTrace(traced, chunk.sink, exporter, sampling, is_batched=is_batched)
-            chunk.trace = chunk.sink = trace
-            if sampling.has_tensors:
-                trace.record_inputs(chunk)
+            request = members.requests[index]
+            facts = traced[index] = self._new_facts(request, spec, new_trace_id())
+            facts.protocol, facts.sampling, facts.start_ns = origins.protocol, sampling, start_ns
+            facts.began_ns, facts.received_ns = origins.began_ns[index], request.received_ns
+        if not traced:
+            return None
+        self._exporter.begin_members(traced.values(), sampling)
+        for index, facts in traced.items() if sampling.has_tensors else ():
+            record_tensors(facts, "TENSOR_QUEUE_INPUT", members.inputs(index))
+        return TraceWatcher(traced, self._exporter, sampling)
+
+    def refused(
+        self, request: InferRequest, spec: ModelSpec, origin: TraceOrigin, error: ServerError
+    ) -> None:
+        """Record the trace of a request that a front end has refused."""
+        watcher = self.begin(request, spec, origin)
+        if watcher is not None:
+            watcher.answered(Run(0, 1, time.monotonic_ns(), error=error, is_refused=True))
 
     def begin_call(
         self, request: InferRequest, spec: ModelSpec, parent: TraceContext, sink: ResponseSink
-    ) -> TracingSink | None:
+    ) -> Watch | None:
         """Begin the trace of a request that a model makes for a traced request."""
         span = parse_traceparent(parent.traceparent)
         if span is None:
@@ -206,7 +174,8 @@ class Tracing:
         facts = self._new_facts(request, spec, span.trace_id)
         facts.parent_id, facts.tracestate = span.span_id, parent.tracestate
         facts.is_call = True
-        return self._begin(facts, request, sink)
+        watcher = self._begin(facts, request)
+        return None if watcher is None else Watch(sink, (watcher,))
 
     def _new_facts(self, request: InferRequest, spec: ModelSpec, trace_id: int) -> TraceFacts:
         return TraceFacts(
@@ -222,15 +191,12 @@ class Tracing:
             start_ns=time.monotonic_ns(),
         )
 
-    def _begin(
-        self, facts: TraceFacts, request: InferRequest, sink: ResponseSink
-    ) -> TracingSink | None:
-        exporter = self._exporter
-        if not exporter.begin(facts):
+    def _begin(self, facts: TraceFacts, request: InferRequest) -> TraceWatcher | None:
+        if not self._exporter.begin(facts):
             return None
         if facts.tensors is not None:
             record_tensors(facts, "TENSOR_QUEUE_INPUT", request.inputs.values())
-        return TracingSink(facts, sink, exporter.end, has_spans=exporter.has_spans)
+        return TraceWatcher({0: facts}, self._exporter)
 
     async def close(self, timeout_s: float) -> None:
         """Export the rest, if that is possible in time."""
