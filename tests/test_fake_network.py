@@ -200,7 +200,7 @@ def test_client_and_server_understand_each_other_however_bytes_are_cut(delivery)
     connect(loop, client, server, DELIVERIES[delivery], delay_s=0.001)
 
     async def ask(head: bytes, body: bytes = b"") -> bytes:
-        answer = await asyncio.wait_for(client.exchange(head, body), ANSWER_TIMEOUT_S)
+        answer = await asyncio.wait_for(client.exchange([head, body]), ANSWER_TIMEOUT_S)
         assert answer.status_code == 200
         return bytes(answer.body)
 

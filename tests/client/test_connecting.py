@@ -65,7 +65,7 @@ def names(monkeypatch):
 async def get_asyncio(url):
     connections = AsyncioHttpConnections(TritonUrl.from_url(url))
     try:
-        return await (await connections.get("/")).read()
+        return (await connections.ask("GET", "/")).body
     finally:
         await connections.close()
 
@@ -73,7 +73,7 @@ async def get_asyncio(url):
 def get_synchronously(url):
     connections = HttpConnections(TritonUrl.from_url(url), DEADLINE_S)
     try:
-        return connections.get("/").read()
+        return connections.ask("GET", "/").body
     finally:
         connections.close()
 

@@ -44,12 +44,11 @@ class Both:
             self._loop.close()
 
     def get(self, path):
-        response = self._run(self.connections.get(path))
-        status = response.status_code if self._loop is None else response.status
-        return status, bytes(self._run(response.read()))
+        answer = self._run(self.connections.ask("GET", path))
+        return answer.status_code, bytes(answer.body)
 
     def post(self, path, body):
-        return bytes(self._run(self._run(self.connections.post(path, body)).read()))
+        return bytes(self._run(self.connections.ask("POST", path, None, [body])).body)
 
     def close(self):
         self._run(self.connections.close())
@@ -167,7 +166,7 @@ def test_call_in_progress_ends_well_when_another_thread_closes():
     with Slow([OK]) as server:
         connections = HttpConnections(TritonUrl.from_url(server.url), DEADLINE_S)
         answers = []
-        thread = threading.Thread(target=lambda: answers.append(connections.get("/a").read()))
+        thread = threading.Thread(target=lambda: answers.append(connections.ask("GET", "/a").body))
         thread.start()
         assert waiting.wait(DEADLINE_S)
         connections.close()
@@ -185,7 +184,7 @@ def test_each_thread_that_asks_at_the_same_time_has_a_connection_of_its_own(our_
 
     def ask():
         together.wait(DEADLINE_S)
-        statuses.extend(connections.get("/v2/health/ready").status_code for _ in range(20))
+        statuses.extend(connections.ask("GET", "/v2/health/ready").status_code for _ in range(20))
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
@@ -217,7 +216,7 @@ def test_question_on_a_connection_that_has_ended_fails_at_once(event, expected):
     event(connection)
 
     with pytest.raises(ConnectionError, match=expected):
-        asyncio.run(connection.exchange(b"GET / HTTP/1.1\r\n\r\n", b""))
+        asyncio.run(connection.exchange([b"GET / HTTP/1.1\r\n\r\n"]))
 
 
 def test_abort_of_a_connection_that_was_lost_leaves_its_transport_alone():

@@ -12,6 +12,7 @@ from pytriton.client.exceptions import (
     PyTritonClientTimeoutError,
 )
 from pytriton.client.protocols import GRPC, HTTP
+from pytriton.client.service import ServiceError
 from pytriton.client.waiting import ClientCall, ModelVersion, ReadinessWait
 from pytriton.testing import FakeClock
 
@@ -95,8 +96,8 @@ class Script:
 
 
 MODEL = ModelVersion("Model", "3")
-UNKNOWN = HTTP.library.InferenceServerException("Request for unknown model: 'Model'", "404")
-RESTRICTED = HTTP.library.InferenceServerException("This API is restricted", "403")
+UNKNOWN = ServiceError("Request for unknown model: 'Model'", "404")
+RESTRICTED = ServiceError("This API is restricted", "403")
 
 
 class Server:
@@ -126,7 +127,7 @@ def test_server_is_asked_again_until_it_is_ready_and_live():
 
 def test_model_is_asked_for_once_the_server_is_ready():
     script = Script(True, True, False, UNKNOWN, True)
-    script.carry_out(waiting.model_ready(script.wait(), None, MODEL, HTTP))
+    script.carry_out(waiting.model_ready(script.wait(), None, MODEL))
 
     assert script.methods[2:] == ["is_model_ready", "get_model_config", "is_model_ready"]
     assert script.calls[-1].arguments == ("Model", "3")
@@ -146,7 +147,7 @@ def test_each_call_may_take_what_is_left():
 def test_server_that_is_not_ready_in_time_is_told_in_the_words_that_users_look_for():
     script = Script(OSError("refused"))
     with pytest.raises(PyTritonClientTimeoutError) as raised:
-        script.carry_out(waiting.model_ready(script.wait(), None, MODEL, HTTP))
+        script.carry_out(waiting.model_ready(script.wait(), None, MODEL))
 
     assert str(raised.value) == (
         "Waiting for server to be ready timed out. Timeout while waiting for model Model version "
@@ -160,7 +161,7 @@ def in_vain(server, timeout_s=5.0):
     script = Script(server)
     wait = script.wait(timeout_s)
     with pytest.raises(PyTritonClientModelUnavailableError) as raised:
-        script.carry_out(waiting.model_ready(wait, None, MODEL, HTTP))
+        script.carry_out(waiting.model_ready(wait, None, MODEL))
     return str(raised.value), script.methods
 
 
@@ -188,7 +189,7 @@ def test_misspelt_model_is_told_once_in_the_log_and_in_the_error_with_those_ther
 def test_timeout_at_the_end_does_not_replace_the_reason():
     script = Script(True, True, False, UNKNOWN, False, TimeoutError("timed out"))
     with pytest.raises(PyTritonClientModelUnavailableError, match="unknown model: 'Model'"):
-        script.carry_out(waiting.model_ready(script.wait(0.005), None, MODEL, HTTP))
+        script.carry_out(waiting.model_ready(script.wait(0.005), None, MODEL))
 
 
 def test_short_wait_is_not_logged_and_its_error_gives_the_reason(caplog):
@@ -218,7 +219,7 @@ def test_what_a_server_does_not_tell_is_not_guessed(server, problem):
     assert problem in in_vain(server)[0]
 
 
-SIMILAR = HTTP.library.InferenceServerException(
+SIMILAR = ServiceError(
     "Request for unknown model: 'Model' is not found. Did you mean 'Models'?", "404"
 )
 
@@ -235,7 +236,7 @@ def test_model_that_a_ready_server_does_not_know_is_given_up_soon(server, taken_
     script = Script(server)
     wait = script.wait(300.0, gives_up=True)
     with pytest.raises(PyTritonClientModelUnavailableError) as raised:
-        script.carry_out(waiting.model_ready(wait, None, MODEL, HTTP))
+        script.carry_out(waiting.model_ready(wait, None, MODEL))
 
     assert str(raised.value).startswith(
         f"Waiting for model Model version 3 to be ready timed out after {taken_s} s, because the "
@@ -258,7 +259,7 @@ def test_model_that_may_come_is_waited_for_until_the_end(server):
     script = Script(server)
     wait = script.wait(300.0, gives_up=True)
     with pytest.raises(PyTritonClientModelUnavailableError, match=" at the server: 300 s"):
-        script.carry_out(waiting.model_ready(wait, None, MODEL, HTTP))
+        script.carry_out(waiting.model_ready(wait, None, MODEL))
 
     assert script.clock() - 100 >= 300
 
@@ -267,7 +268,7 @@ def test_server_that_becomes_ready_late_takes_no_patience_away():
     script = Script(*[False] * 60, True, True, Server(index=[{"name": "Models"}]))
     wait = script.wait(300.0, gives_up=True)
     with pytest.raises(PyTritonClientModelUnavailableError, match="timed out after 5 s") as raised:
-        script.carry_out(waiting.model_ready(wait, None, MODEL, HTTP))
+        script.carry_out(waiting.model_ready(wait, None, MODEL))
 
     ready_s = 100 + sum(min(0.01 * 2**number, 1.0) for number in range(60))
     assert script.clock() >= ready_s + 5
@@ -296,7 +297,7 @@ def test_config_is_read_once_the_model_is_ready(protocol):
 
 
 def test_refused_config_is_the_server_s_error():
-    refusal = HTTP.library.InferenceServerException("not allowed")
+    refusal = ServiceError("not allowed")
     script = Script(True, True, True, refusal)
     with pytest.raises(PyTritonClientInferenceServerError, match="not allowed") as raised:
         script.carry_out(waiting.model_config(script.wait(), None, MODEL, HTTP))

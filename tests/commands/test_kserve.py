@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton.client.kserve import http_client
+from pytriton.client.kserve import http_messages
 from pytriton.client.kserve.address import AddressError, metrics_address, parse_address
 from pytriton.client.kserve.errors import (
     AskError,
@@ -77,7 +77,7 @@ def test_refusals_say_which_header_is_missing():
     ],
 )
 def test_shape_of_generate_is_foreseen(declared, count, expected):
-    assert http_client.generated_shape(declared, count) == expected
+    assert http_messages.generated_shape(declared, count) == expected
 
 
 def test_stream_over_http_refuses_a_shape_that_it_would_change():
@@ -85,12 +85,12 @@ def test_stream_over_http_refuses_a_shape_that_it_would_change():
     tensor = NamedArray("x", "FP32", np.zeros((2, 2), np.float32))
 
     with pytest.raises(AskError, match=r"the shape \[2, 2\]: ask over gRPC"):
-        http_client.generate_body(ModelQuery("m", "", (tensor,)), metadata)
+        http_messages.generate_body(ModelQuery("m", "", (tensor,)), metadata)
 
 
 def test_server_without_binary_tensors_gets_json():
     texts = NamedArray("x", "BYTES", np.array([b"a"], object))
-    encoded = http_client.encode(ModelQuery("m", "", (texts,), ("y",)), is_binary=False)
+    encoded = http_messages.encode(ModelQuery("m", "", (texts,), ("y",)), is_binary=False)
 
     assert encoded.head_length is None
     assert encoded.body == (

@@ -10,9 +10,9 @@ import os
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from pytriton.client import asyncio_utils, tensors
+from pytriton.client import asyncio_utils, official, tensors
 from pytriton.client.asyncio_connections import AsyncioTimeLimit
 from pytriton.client.base import BaseModelClient
 from pytriton.client.exceptions import (
@@ -20,7 +20,7 @@ from pytriton.client.exceptions import (
     PyTritonClientTimeoutError,
     PyTritonClientValueError,
 )
-from pytriton.client.protocols import GRPC
+from pytriton.client.protocols import GRPC, call_errors
 from pytriton.client.tensors import Array, Parameters
 from pytriton.client.waiting import ModelVersion, ReadinessWait
 from pytriton.model_config.triton_model_config import TritonModelConfig
@@ -195,22 +195,21 @@ class AsyncioModelClient(BaseModelClient):
         config = await self._ready_model_config()
         began_s = time.monotonic()
         given, finish = self._prepare(config, inputs, named_inputs, is_batch=is_batch)
-        request = self._request(config, given, parameters)
-        protocol, limit_s = self._protocol, self._limit_s(given, began_s)
-        call = self._infer_client.infer(
-            **request, headers=self._headers(headers), **protocol.limit(limit_s)
+        request = official.suited(
+            self._request(config, given, parameters), self._infer_client, self._protocol.scheme
         )
+        protocol, limit_s = self._protocol, self._limit_s(given, began_s)
+        request.update(headers=self._headers(headers), **protocol.limit(limit_s))
         try:
             with self._converting_close_errors(), protocol.asyncio_limit(limit_s):
-                result = await call
+                result = await self._infer_client.infer(**request)
             return finish(tensors.arrays_in(result))
         except self._call_errors() as error:
             raise self._failure(error) from error
 
     def _call_errors(self) -> tuple[type[Exception], ...]:
-        refusals = asyncio_utils.call_errors_of(self._infer_client)
         # Over gRPC, a ValueError means that protobuf refused an argument of the caller.
-        return refusals if self._protocol is GRPC else (ValueError, *refusals)
+        return call_errors() if self._protocol is GRPC else call_errors(ValueError)
 
 
 class AsyncioDecoupledModelClient(AsyncioModelClient):
@@ -295,12 +294,16 @@ class AsyncioDecoupledModelClient(AsyncioModelClient):
         self._check_arguments(inputs, named_inputs, parameters, headers)
         config = await self._ready_model_config()
         given, finish = self._prepare(config, inputs, named_inputs, is_batch=is_batch)
-        request = self._request(config, given, parameters)
+        request = official.suited(
+            self._request(config, given, parameters), self._infer_client, self._protocol.scheme
+        )
         names = [spec.name for spec in config.outputs or ()]
         stream = self._infer_client.stream_infer(_once(request), headers=self._headers(headers))
         try:
             while (result := await self._next_result(stream)) is not None:
-                yield finish({name: result.as_numpy(name) for name in names})
+                arrays = tensors.arrays_in(result)
+                # An output that a response omits is None.
+                yield finish({name: cast("Array", arrays.get(name)) for name in names})
         finally:
             if hasattr(stream, "cancel"):
                 stream.cancel()

@@ -1,18 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP/1.1 connections for asyncio.
-
-They replace the aiohttp session of `tritonclient.http.aio`. That session rounds timeouts of more
-than five seconds up to whole seconds and, when it is closed, leaves connections open whose server
-does not read. Here a timeout is a cancellation, which closes the connection at once.
-"""
+"""HTTP/1.1 connections for asyncio. A timeout is a cancellation, which closes the connection."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import ssl
-import urllib.parse
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, cast
 
@@ -25,32 +19,11 @@ from pytriton.client.connections import (
     tls_failure,
 )
 from pytriton.client.exceptions import PyTritonClientClosedError
-from pytriton.client.http_message import HttpAnswer, described, request_head
+from pytriton.client.http_message import HttpAnswer, described, request_data
 from pytriton.client.url import TritonUrl
 
 _IPV6_EXTRAS = 2  # flow information and scope
-_MAX_CONNECTIONS = 100  # as in the aiohttp session
-_JOIN_BYTES = 65536  # smaller bodies are sent together with their head
-
-
-class AsyncioHttpResponse:
-    """A response with the few members that `tritonclient.http.aio` uses."""
-
-    def __init__(self, answer: HttpAnswer) -> None:
-        self.status: int = answer.status_code
-        self.headers: _Headers = _Headers(answer.headers)
-        self._body = answer.body
-
-    async def read(self) -> bytes:
-        return bytes(self._body)
-
-
-class _Headers:
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self._values = values
-
-    def get(self, name: str, default: str | None = None) -> str | None:
-        return self._values.get(name.lower(), default)
+_MAX_CONNECTIONS = 100  # as in the sessions of aiohttp
 
 
 class _Connection(asyncio.Protocol):
@@ -77,16 +50,13 @@ class _Connection(asyncio.Protocol):
         with contextlib.suppress(RuntimeError):  # the event loop is closed
             self._transport.abort()
 
-    async def exchange(self, head: bytes, body: bytes) -> HttpAnswer:
+    async def exchange(self, data: Sequence[bytes]) -> HttpAnswer:
         if self._failure is not None:
             raise self._failure
         self._answer = HttpAnswer()
         self._response = asyncio.get_running_loop().create_future()
-        if len(body) <= _JOIN_BYTES:
-            self._transport.write(head + body)
-        else:
-            self._transport.write(head)
-            self._transport.write(body)
+        for each in data:
+            self._transport.write(each)
         return await self._response
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -148,30 +118,24 @@ class AsyncioHttpConnections:
         state = "closed" if self._closed else f"{len(self._idle)} idle"
         return f"<AsyncioHttpConnections to {self._url.without_scheme}, {state}>"
 
-    async def get(self, url: str, headers: Mapping[str, Any] | None = None) -> AsyncioHttpResponse:
-        return await self._exchange("GET", url, headers or {}, b"")
-
-    async def post(
-        self, url: str, data: bytes = b"", headers: Mapping[str, Any] | None = None
-    ) -> AsyncioHttpResponse:
-        return await self._exchange(
-            "POST", url, {**(headers or {}), "Content-Length": len(data)}, data
-        )
-
     async def close(self) -> None:
         """Close idle connections; calls in progress are not affected."""
         self._closed = True
         _abort_all(self._idle)
 
-    async def _exchange(
-        self, method: str, url: str, headers: Mapping[str, Any], body: bytes
-    ) -> AsyncioHttpResponse:
-        target = urllib.parse.urlsplit(url)._replace(scheme="", netloc="").geturl()
-        head = request_head(method, target, self._url.without_scheme, headers)
+    async def ask(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, Any] | None = None,
+        body: Sequence[bytes] = (),
+    ) -> HttpAnswer:
+        """Like `HttpConnections.ask`; a timeout is up to the caller."""
+        data = request_data(method, target, self._url.without_scheme, headers, body)
         async with self._free_connections:
             connection = self._take() or await self._connect()
             try:
-                answer = await connection.exchange(head, body)
+                answer = await connection.exchange(data)
             except BaseException:
                 connection.abort()
                 raise
@@ -179,7 +143,7 @@ class AsyncioHttpConnections:
                 connection.abort()
             else:
                 self._idle.append(connection)
-        return AsyncioHttpResponse(answer)
+        return answer
 
     def _take(self) -> _Connection | None:
         if self._closed:

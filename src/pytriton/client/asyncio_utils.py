@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pytriton.client import waiting
 from pytriton.client.asyncio_connections import AsyncioTimeLimit
-from pytriton.client.protocols import address_of, protocol_of
+from pytriton.client.protocols import address_of, call_errors, protocol_of
 from pytriton.client.utils import ModelState, state_in_index
 from pytriton.client.waiting import NO_TIMEOUT_S, ClientCall, ModelVersion, ReadinessWait, Steps
 from pytriton.model_config.triton_model_config import TritonModelConfig
@@ -53,7 +53,7 @@ async def asyncio_wait_for_model_status_loaded(
     address = address_of(asyncio_client)
     wait = ReadinessWait(NO_TIMEOUT_S, pause_s=sleep_time_s, address=address)
     model = ModelVersion(model_name, model_version)
-    steps = waiting.model_ready(wait, headers, model, protocol_of(asyncio_client))
+    steps = waiting.model_ready(wait, headers, model)
     await _run_steps(steps, asyncio_client)
 
 
@@ -79,7 +79,7 @@ async def asyncio_wait_for_model_ready(
     """
     model = ModelVersion(model_name, model_version)
     wait = ReadinessWait(timeout_s, address=address_of(asyncio_client))
-    steps = waiting.model_ready(wait, headers, model, protocol_of(asyncio_client))
+    steps = waiting.model_ready(wait, headers, model)
     await _run_steps(steps, asyncio_client)
 
 
@@ -138,23 +138,12 @@ async def asyncio_get_model_state(
         The state; UNAVAILABLE if the model is not in the index.
     """
     index = await client.get_model_repository_index(headers=headers)
-    return state_in_index(protocol_of(client), index, model_name, model_version)
-
-
-def call_errors_of(client: Any) -> tuple[type[Exception], ...]:
-    """Returns the exceptions that calls raise if they get no response or an error."""
-    protocol = protocol_of(client)
-    # asyncio.TimeoutError is the built-in TimeoutError, an OSError, only from Python 3.11 on.
-    return (
-        *protocol.asyncio_errors(),
-        asyncio.TimeoutError,
-        protocol.library.InferenceServerException,
-    )
+    return state_in_index(index, model_name, model_version)
 
 
 async def _run_steps(steps: Steps[T], client: Any) -> T:
     """Executes the calls and pauses of a wait."""
-    failures = (*call_errors_of(client), *protocol_of(client).parse_errors)
+    parse_errors = protocol_of(client).parse_errors
     outcome: Any = None
     while True:
         try:
@@ -168,7 +157,7 @@ async def _run_steps(steps: Steps[T], client: Any) -> T:
             try:
                 with AsyncioTimeLimit(step.limit_s):
                     outcome = await call
-            except failures as error:
+            except call_errors(*parse_errors) as error:
                 outcome = error
         else:
             await asyncio.sleep(step)

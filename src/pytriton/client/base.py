@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pytriton.client import tensors
+from pytriton.client import official, tensors
 from pytriton.client.auth import create_auth_headers
 from pytriton.client.connections import MAX_TIMEOUT_S
 from pytriton.client.exceptions import (
@@ -26,6 +26,7 @@ from pytriton.client.exceptions import (
 )
 from pytriton.client.kserve.address import Tls
 from pytriton.client.protocols import BY_SCHEME, GRPC, as_metadata, failure_of
+from pytriton.client.service import InferInput, RequestedOutput
 from pytriton.client.tensors import Array, Parameters
 from pytriton.client.url import TritonUrl
 from pytriton.client.waiting import (
@@ -102,7 +103,7 @@ class BaseModelClient:
                 f"Expected a model's version as text, such as '1', got {model_version!r}"
             )
         self._protocol = BY_SCHEME[self._url.scheme]
-        self._library = self.get_lib()  # imported now: this takes longer than some timeouts
+        self._protocol.prepare()
         self._model_name = model_name
         self._model_version = model_version
         self._lazy_init = lazy_init
@@ -123,7 +124,7 @@ class BaseModelClient:
         if self._auth_headers is not None and self._protocol is GRPC:
             self._auth_headers = as_metadata(self._auth_headers)
         self._request_ids = itertools.count()
-        self._requested_outputs: tuple[TritonModelConfig, list[Any]] | None = None
+        self._requested_outputs: tuple[TritonModelConfig, list[RequestedOutput]] | None = None
         # Connections need gRPC's threads or an event loop, which do not survive a fork.
         is_bound = self._protocol is GRPC or self._is_asyncio
         self._only_in_pid = os.getpid() if is_bound else None
@@ -161,30 +162,38 @@ class BaseModelClient:
         )
 
     def get_lib(self) -> Any:
-        """Return the module of the official package for the client's protocol.
+        """Return the module of the package `tritonclient` for the client's protocol.
 
         Returns:
             The module.
+
+        Raises:
+            ModuleNotFoundError: The package is not installed; the extra `tritonclient` brings it.
         """
-        return self._protocol.asyncio_library if self._is_asyncio else self._protocol.library
+        return official.load(self._protocol.scheme, is_asyncio=self._is_asyncio)
 
     def create_client_from_url(self, url: str, network_timeout_s: float | None = None) -> Any:
-        """Create an official client; this client uses two of them.
+        """Create what this client asks the server with; it uses two of them.
 
         Args:
             url: address of the server, as in the constructor.
             network_timeout_s: timeout of its calls over HTTP; default is `inference_timeout_s`.
 
         Returns:
-            A client of the official package. A subclass may return one with other settings.
+            An object with the methods of a client of `tritonclient` that this client calls. A
+            subclass may return a client of that package.
 
         Raises:
             PyTritonClientInvalidUrlError: The address is malformed.
         """
         address = TritonUrl.from_url(url)
+        limit_s = self._inference_timeout_s if network_timeout_s is None else network_timeout_s
+        if official.has_fakes(address.scheme, is_asyncio=self._is_asyncio):
+            if self._is_asyncio:
+                return official.connect_asyncio(address)
+            return official.connect(address, limit_s)
         protocol = BY_SCHEME[address.scheme]
         connect = protocol.connect_asyncio if self._is_asyncio else protocol.connect
-        limit_s = self._inference_timeout_s if network_timeout_s is None else network_timeout_s
         return connect(address, limit_s, self._tls)
 
     def _check_usable(self) -> None:
@@ -264,7 +273,7 @@ class BaseModelClient:
         inputs: Mapping[str, Array],
         parameters: Parameters | None,
     ) -> dict[str, Any]:
-        """Returns the arguments for the inference methods of the official client."""
+        """Returns the arguments for the inference methods of `_infer_client`."""
         parameters, settings = tensors.split_parameters(parameters)
         return {
             "model_name": self._model_name,
@@ -282,24 +291,21 @@ class BaseModelClient:
             return self._inference_timeout_s
         return max(self._inference_timeout_s - (time.monotonic() - began_s), MIN_TIMEOUT_S)
 
-    def _infer_input(self, name: str, array: Array) -> Any:
+    def _infer_input(self, name: str, array: Array) -> InferInput:
         datatype = tensors.datatype_of(name, array)
         if array.dtype.kind == "O":
             array = tensors.with_plain_bytes(array)
-        return self._library.InferInput(name, array.shape, datatype).set_data_from_numpy(array)
+        return InferInput(name, datatype, array)
 
-    def _outputs_of(self, config: TritonModelConfig) -> list[Any]:
+    def _outputs_of(self, config: TritonModelConfig) -> list[RequestedOutput]:
         if self._requested_outputs is None or self._requested_outputs[0] is not config:
-            requested_output = self._library.InferRequestedOutput
-            self._requested_outputs = (
-                config,
-                [requested_output(spec.name) for spec in config.outputs or ()],
-            )
+            outputs = [RequestedOutput(spec.name) for spec in config.outputs or ()]
+            self._requested_outputs = (config, outputs)
         return self._requested_outputs[1]
 
     def _headers(self, headers: Parameters | None) -> dict[str, str] | None:
-        """Returns a new dictionary of headers, because the official client adds its own to it."""
         if not headers:
+            # A new one, because clients of `tritonclient` add headers of their own to it.
             return self._auth_headers and dict(self._auth_headers)
         given = {name: str(value) for name, value in headers.items()}
         if self._protocol is GRPC:

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP/1.1 connections that any thread may use and that keep their timeouts.
 
-They replace the gevent connections of `tritonclient.http`. Those belong to one thread and have a
-timeout for each read, so a response that arrives slowly never times out. Here a timeout applies to
-the whole exchange: look up the name, connect, send, wait and receive. The functions of the system
-cannot do that: they have no timeout for DNS lookups, and spend the whole time on an address that
-does not answer, even if the host has another one.
+A timeout applies to the whole exchange: look up the name, connect, send, wait and receive. The
+functions of the system cannot do that: they have no timeout for DNS lookups, and spend the whole
+time on an address that does not answer, even if the host has another one.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClientError
-from pytriton.client.http_message import HttpAnswer, request_head
+from pytriton.client.http_message import HttpAnswer, request_data
 from pytriton.client.url import TritonUrl
 
 Address = tuple[Any, ...]  # as returned by socket.getaddrinfo
@@ -34,7 +32,6 @@ MAX_TIMEOUT_S = 2_000_000.0  # 23 days; sockets, locks and polls refuse much lon
 NEXT_ATTEMPT_DELAY_S = 0.25  # before the next address is tried; recommended by RFC 8305
 
 _RECEIVE_BYTES = 65536
-_JOIN_BYTES = 65536  # smaller bodies are sent together with their head
 
 
 def remaining(deadline: float) -> float:
@@ -166,29 +163,6 @@ def tls_failure(url: TritonUrl, error: ssl.SSLError) -> Exception:
     return ConnectionError(f"no encrypted connection to {url.with_scheme}: {error.reason or error}")
 
 
-class HttpResponse:
-    """A response with the few methods that `tritonclient.http` calls."""
-
-    def __init__(self, answer: HttpAnswer) -> None:
-        self.status_code: int = answer.status_code
-        self._headers = answer.headers
-        self._body = answer.body
-        self._read = 0
-
-    def get(self, name: str, default: str | None = None) -> str | None:
-        """Returns the value of a header."""
-        return self._headers.get(name.lower(), default)
-
-    def read(self, length: int | None = None) -> bytes | memoryview:
-        """Returns the next bytes of the body; tensors after a JSON head are a view of the body."""
-        start = self._read
-        if length is None:
-            self._read = len(self._body)
-            return memoryview(self._body)[start:] if start else bytes(self._body)
-        self._read = min(start + length, len(self._body))
-        return bytes(self._body[start : self._read])
-
-
 class TimeLimit:
     """A timeout for the calls of this thread in a block.
 
@@ -233,33 +207,33 @@ class HttpConnections:
 
     @property
     def _connection_pool(self) -> HttpConnections:
-        """Programs read the timeouts of an official client from this attribute."""
+        """Programs read the timeouts from this attribute, as `tritonclient` has it."""
         return self
 
     def limited_to(self, timeout_s: float) -> TimeLimit:
         """Returns a timeout for all calls of this thread inside the block together."""
         return TimeLimit(self._limits, timeout_s)
 
-    def get(self, request_uri: str, headers: Mapping[str, Any] | None = None) -> HttpResponse:
-        return self._exchange("GET", request_uri, headers or {}, b"")
-
-    def post(
-        self, request_uri: str, body: bytes | str = b"", headers: Mapping[str, Any] | None = None
-    ) -> HttpResponse:
-        data = body.encode() if isinstance(body, str) else body
-        return self._exchange(
-            "POST", request_uri, {**(headers or {}), "Content-Length": len(data)}, data
-        )
-
     def close(self) -> None:
         """Close idle connections; calls of other threads are not affected."""
         self._closed = True
         self._close_idle()
 
-    def _exchange(
-        self, method: str, target: str, headers: Mapping[str, Any], body: bytes
-    ) -> HttpResponse:
-        head = request_head(method, target, self._url.without_scheme, headers)
+    def ask(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, Any] | None = None,
+        body: Sequence[bytes] = (),
+    ) -> HttpAnswer:
+        """Send a request, whose body comes in parts, and return the whole answer.
+
+        Raises:
+            OSError: There is no answer in time, or none at all.
+            PyTritonClientValueError: A header cannot be sent.
+            PyTritonClientClosedError: The connections are closed.
+        """
+        data = request_data(method, target, self._url.without_scheme, headers, body)
         deadline = (
             getattr(self._limits, "deadline", None) or time.monotonic() + self.network_timeout
         )
@@ -267,7 +241,7 @@ class HttpConnections:
         answer = HttpAnswer()
         try:
             try:
-                _send(connection, head, body, deadline)
+                _send(connection, data, deadline)
             except (BrokenPipeError, ConnectionResetError):
                 # A server that refuses a body may answer before it has read all of it.
                 _receive(connection, answer, deadline)
@@ -283,7 +257,7 @@ class HttpConnections:
             self._idle.append(connection)
         if self._closed:  # by another thread in the meantime
             self._close_idle()
-        return HttpResponse(answer)
+        return answer
 
     def _connect(self, deadline: float) -> socket.socket:
         connection = connect(self._url, deadline)
@@ -323,14 +297,10 @@ class HttpConnections:
                 self._idle.pop().close()
 
 
-def _send(connection: socket.socket, head: bytes, body: bytes, deadline: float) -> None:
-    connection.settimeout(remaining(deadline))
-    if len(body) <= _JOIN_BYTES:
-        connection.sendall(head + body)
-        return
-    connection.sendall(head)
-    connection.settimeout(remaining(deadline))
-    connection.sendall(body)
+def _send(connection: socket.socket, data: Sequence[bytes], deadline: float) -> None:
+    for each in data:
+        connection.settimeout(remaining(deadline))
+        connection.sendall(each)
 
 
 def _receive(connection: socket.socket, answer: HttpAnswer, deadline: float) -> None:

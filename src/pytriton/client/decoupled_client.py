@@ -12,10 +12,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pytriton.base import dtypes
-from pytriton.client import tensors
+from pytriton.base.lazy_module import LazyModule
+from pytriton.client import official
 from pytriton.client.exceptions import (
     PyTritonClientClosedError,
     PyTritonClientError,
@@ -25,7 +25,11 @@ from pytriton.client.exceptions import (
 )
 from pytriton.client.model_client import ModelClient
 from pytriton.client.tensors import Array, Parameters
-from pytriton.model_config.triton_model_config import TritonModelConfig
+
+if TYPE_CHECKING:
+    from pytriton.client import grpc_service
+else:  # as in `protocols`
+    grpc_service = LazyModule("pytriton.client.grpc_service")
 
 # Responses that are received before the caller reads them; then the server has to wait.
 _MAX_BUFFERED_RESPONSES = 16
@@ -162,11 +166,18 @@ class DecoupledResponses(Iterator[dict[str, Array]]):
     Args:
         stream: the responses.
         read: returns the outputs of a response by name.
+        client: what asked, whose connection would be closed if it were deleted.
     """
 
-    def __init__(self, stream: ResponseStream, read: Callable[[Any], dict[str, Array]]) -> None:
+    def __init__(
+        self,
+        stream: ResponseStream,
+        read: Callable[[Any], dict[str, Array]],
+        client: DecoupledModelClient,
+    ) -> None:
         self._stream = stream
         self._read = read
+        self._client = client
 
     def __next__(self) -> dict[str, Array]:
         response = self._stream.next_response()
@@ -329,9 +340,11 @@ class DecoupledModelClient(ModelClient):
         config = self._ready_model_config()
         began_s = time.monotonic()
         given, finish = self._prepare(config, inputs, named_inputs, is_batch=is_batch)
+        message = grpc_service.message_of(self._request(config, given, None))
         return DecoupledResponses(
-            self._start(self._message(config, given), began_s),
-            lambda response: finish(tensors.arrays_in(self._library.InferResult(response))),
+            self._start(message, began_s),
+            lambda response: finish(grpc_service.arrays_in(response)),
+            self,
         )
 
     def _start(self, message: Any, began_s: float) -> ResponseStream:
@@ -340,30 +353,10 @@ class DecoupledModelClient(ModelClient):
                 raise PyTritonClientInferenceServerError(
                     "Inference is already in progress: read all its responses, or close it, first"
                 )
-            # The official client has one stream for all requests, and a thread that outlives the
-            # program. With one stream per request, each can be cancelled.
-            call = self._infer_client._client_stub.ModelStreamInfer(  # noqa: SLF001
-                iter((message,)), metadata=tuple((self._auth_headers or {}).items())
-            )
+            client, headers = self._infer_client, self._auth_headers
+            if official.is_client(client):
+                call = official.stream(client, message, headers)
+            else:
+                call = client.stream(message, headers)
             self._stream = ResponseStream(call, self._inference_timeout_s, began_s)
             return self._stream
-
-    def _message(self, config: TritonModelConfig, inputs: Mapping[str, Array]) -> Any:
-        from tritonclient.grpc import service_pb2  # noqa: PLC0415  heavy, and a client of it exists
-
-        message = service_pb2.ModelInferRequest(
-            model_name=self._model_name,
-            model_version=self._model_version or "",
-            id=str(next(self._request_ids)),
-        )
-        for name, array in inputs.items():
-            datatype = tensors.datatype_of(name, array)
-            message.inputs.add(name=name, datatype=datatype, shape=array.shape)
-            message.raw_input_contents.append(
-                dtypes.encode_bytes(dtypes.array_to_bytes_elements(array))
-                if datatype == "BYTES"
-                else array.tobytes()
-            )
-        for spec in config.outputs or ():
-            message.outputs.add(name=spec.name)
-        return message

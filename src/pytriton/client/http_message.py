@@ -5,16 +5,37 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httptools
 
 from pytriton.client.exceptions import PyTritonClientValueError
 
+_JOIN_BYTES = 65536
 _FIRST_FINAL_STATUS = 200  # RFC 9110, 15.2
 _SETTINGS = b"\x04"  # type of the first frame of an HTTP/2 server; RFC 9113, 3.4
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.1
+
+
+def request_data(
+    method: str,
+    target: str,
+    host: str,
+    headers: Mapping[str, Any] | None,
+    body: Sequence[bytes],
+) -> Sequence[bytes]:
+    """Returns what to write: a small body together with its head, a large one in its parts.
+
+    Raises:
+        PyTritonClientValueError: As `request_head`.
+    """
+    size = sum(map(len, body))
+    given: Mapping[str, Any] = headers or {}
+    if method == "POST":
+        given = {**given, "Content-Length": size}
+    head = request_head(method, target, host, given)
+    return (b"".join((head, *body)),) if size <= _JOIN_BYTES else (head, *body)
 
 
 def request_head(method: str, target: str, host: str, headers: Mapping[str, Any]) -> bytes:

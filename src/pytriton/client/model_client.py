@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from pytriton.client import tensors, utils
+from pytriton.client import official, tensors, utils
 from pytriton.client.base import BaseModelClient
 from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClientTimeoutError
 from pytriton.client.kserve.address import Tls
-from pytriton.client.protocols import GRPC, failure_of
+from pytriton.client.protocols import GRPC, call_errors, failure_of
 from pytriton.client.tensors import Array, Parameters
 from pytriton.client.waiting import ModelVersion, ReadinessWait
 from pytriton.model_config.triton_model_config import TritonModelConfig
@@ -288,7 +288,9 @@ class ModelClient(BaseModelClient):
         config = self._ready_model_config()
         began_s = time.monotonic()
         given, finish = self._prepare(config, inputs, named_inputs, is_batch=is_batch)
-        request = self._request(config, given, parameters)
+        request = official.suited(
+            self._request(config, given, parameters), self._infer_client, self._protocol.scheme
+        )
         limit_s = self._limit_s(given, began_s)
         try:
             with self._protocol.limited(self._infer_client, limit_s):
@@ -296,7 +298,7 @@ class ModelClient(BaseModelClient):
                     **request, headers=self._headers(headers), **self._protocol.limit(limit_s)
                 )
             return finish(tensors.arrays_in(result))
-        except (OSError, ValueError, self._library.InferenceServerException) as error:
+        except call_errors(ValueError) as error:
             if self._closed:  # by another thread; gRPC then raises ValueError or cancels
                 raise PyTritonClientClosedError(f"{type(self).__name__} is closed") from error
             if isinstance(error, ValueError) and self._protocol is GRPC:
@@ -314,7 +316,7 @@ class ModelClient(BaseModelClient):
                 headers=self._headers(None),
                 **arguments,
             )
-        except (OSError, self._library.InferenceServerException) as error:
+        except call_errors() as error:
             raise failure_of(error, during, f"{self._init_timeout_s:g} s") from error
 
 

@@ -80,7 +80,7 @@ def split_parameters(
 ) -> tuple[Parameters | None, dict[str, str | int | bool]]:
     """Splits parameters into those for the model and those for the server itself.
 
-    The latter are separate arguments of the official client.
+    The latter are separate arguments of `infer`.
 
     Raises:
         PyTritonClientValueError: One of the latter has a wrong type.
@@ -135,11 +135,13 @@ def unchanged(outputs: dict[str, Array]) -> dict[str, Array]:
 
 
 def arrays_in(result: Any) -> dict[str, Array]:
-    """Returns the outputs of an official client's result by name; over HTTP it holds plain JSON.
+    """Returns the outputs of a result by name: they are it, or it is one of `tritonclient`.
 
     Raises:
         ValueError: The response is not an inference response.
     """
+    if isinstance(result, dict):
+        return result
     response = result.get_response()
     try:
         names = (
@@ -180,11 +182,11 @@ def datatype_of(name: str, array: Array) -> str:
 
 
 def with_plain_bytes(array: Array) -> Array:
-    """Converts elements of type np.bytes_, which the official client would send as `b'...'`."""
+    """Converts elements of other types than bytes and str, such as np.bytes_, to bytes."""
     elements = array.ravel().tolist()
     if set(map(type, elements)) <= {bytes, str}:
         return array
-    plain = [bytes(one) if isinstance(one, bytes) else one for one in elements]
+    plain = [bytes(one) if isinstance(one, bytes) else str(one).encode() for one in elements]
     return dtypes.bytes_elements_to_array(plain, array.shape)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions for official clients: create one, wait for a server or model, get a model's state.
+"""Functions for clients of `tritonclient`: make one, wait for a server or model, get its state.
 
 `pytriton.client.asyncio_utils` has the same functions for asyncio.
 """
@@ -12,9 +12,9 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from pytriton.client import waiting
+from pytriton.client import official, waiting
 from pytriton.client.connections import HttpConnections
-from pytriton.client.protocols import BY_SCHEME, GRPC, HTTP, Protocol, address_of, protocol_of
+from pytriton.client.protocols import address_of, call_errors, protocol_of, states_in
 from pytriton.client.url import TritonUrl
 from pytriton.client.waiting import (
     DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S,
@@ -71,10 +71,11 @@ def create_client_from_url(url: str, network_timeout_s: float | None = None) -> 
 
     Raises:
         PyTritonClientInvalidUrlError: The address is malformed.
+        ModuleNotFoundError: The package is not installed; the extra `tritonclient` brings it.
     """
     address = TritonUrl.from_url(url)
     timeout_s = _DEFAULT_NETWORK_TIMEOUT_S if network_timeout_s is None else network_timeout_s
-    return BY_SCHEME[address.scheme].connect(address, timeout_s)
+    return official.connect(address, timeout_s)
 
 
 def wait_for_server_ready(
@@ -121,7 +122,7 @@ def wait_for_model_ready(
     _warn_if_limit_cannot_be_kept(client, timeout_s)
     model = ModelVersion(model_name, model_version)
     wait = ReadinessWait(timeout_s, address=address_of(client))
-    _run_steps(waiting.model_ready(wait, headers, model, protocol_of(client)), client)
+    _run_steps(waiting.model_ready(wait, headers, model), client)
 
 
 def get_model_config(
@@ -178,7 +179,7 @@ def get_model_state(
         The state; UNAVAILABLE if the model is not in the index.
     """
     index = client.get_model_repository_index(headers=headers)
-    return state_in_index(protocol_of(client), index, model_name, model_version)
+    return state_in_index(index, model_name, model_version)
 
 
 def parse_http_response(models: Any) -> ModelStates:
@@ -190,7 +191,7 @@ def parse_http_response(models: Any) -> ModelStates:
     Returns:
         State by name and version of the models that have a version.
     """
-    return _states(HTTP, models)
+    return _states(models)
 
 
 def parse_grpc_response(models: Any) -> ModelStates:
@@ -202,14 +203,12 @@ def parse_grpc_response(models: Any) -> ModelStates:
     Returns:
         State by name and version of the models that have a version.
     """
-    return _states(GRPC, models)
+    return _states(models)
 
 
-def state_in_index(
-    protocol: Protocol, index: Any, model_name: str, model_version: str | None = None
-) -> ModelState:
+def state_in_index(index: Any, model_name: str, model_version: str | None = None) -> ModelState:
     """Returns the state of a version of a model; default is the greatest version."""
-    states = _states(protocol, protocol.models_in(index))
+    states = _states(index)
     versions = {version: state for (name, version), state in states.items() if name == model_name}
     if model_version is None and versions:
         model_version = max(versions, key=int)
@@ -219,7 +218,7 @@ def state_in_index(
 def call_within(
     timeout_s: float, client: Any, name: str, *arguments: Any, **named_arguments: Any
 ) -> Any:
-    """Calls a method of an official client with a timeout."""
+    """Calls a method of a client with a timeout."""
     protocol = protocol_of(client)
     method: Callable[..., Any] = getattr(client, name)
     with protocol.limited(client, timeout_s):
@@ -228,8 +227,7 @@ def call_within(
 
 def _run_steps(steps: Steps[T], client: Any) -> T:
     """Executes the calls and pauses of a wait."""
-    protocol = protocol_of(client)
-    failures = (OSError, protocol.library.InferenceServerException, *protocol.parse_errors)
+    parse_errors = protocol_of(client).parse_errors
     outcome: Any = None
     while True:
         try:
@@ -243,7 +241,7 @@ def _run_steps(steps: Steps[T], client: Any) -> T:
                 outcome = call_within(
                     step.limit_s, client, step.method, *step.arguments, **step.named_arguments
                 )
-            except failures as error:
+            except call_errors(*parse_errors) as error:
                 outcome = error
         else:
             time.sleep(step)
@@ -264,9 +262,9 @@ def _warn_if_limit_cannot_be_kept(client: Any, timeout_s: float) -> None:
         )
 
 
-def _states(protocol: Protocol, models: Any) -> ModelStates:
+def _states(models: Any) -> ModelStates:
     return {
         (name, version): ModelState(state) if state else ModelState.LOADING
-        for name, version, state in protocol.states_in(models)
+        for name, version, state in states_in(models)
         if version
     }

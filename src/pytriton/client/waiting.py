@@ -22,7 +22,7 @@ from pytriton.client.exceptions import (
     PyTritonClientTimeoutError,
     PyTritonClientValueError,
 )
-from pytriton.client.protocols import Protocol, failure_of, is_timeout, text_of
+from pytriton.client.protocols import Protocol, failure_of, is_timeout, states_in, text_of
 from pytriton.model_config.parser import ModelConfigParser
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
@@ -62,7 +62,7 @@ def check_limit(name: str, seconds: float) -> None:
 
 
 class ClientCall(NamedTuple):
-    """A method of an official client to call. Its result or exception is sent to the wait."""
+    """A method of a service to call. Its result or exception is sent to the wait."""
 
     method: str
     arguments: tuple[str, ...]
@@ -228,9 +228,7 @@ def _has_paused(wait: ReadinessWait) -> Steps[bool]:
     return True
 
 
-def model_ready(
-    wait: ReadinessWait, headers: Headers, model: ModelVersion, protocol: Protocol
-) -> Steps[None]:
+def model_ready(wait: ReadinessWait, headers: Headers, model: ModelVersion) -> Steps[None]:
     """Waits until the server and the model are ready.
 
     Raises:
@@ -251,7 +249,7 @@ def model_ready(
         else:
             reason = yield from _why_not_ready(wait, headers, model, reason)
             if wait.is_listing_due():
-                others = yield from _other_models(wait, headers, model, protocol)
+                others = yield from _other_models(wait, headers, model)
             wait.last_problem = f"{_closed(reason)}{others.text}"
             given_up_s = wait.given_up_after_s(reason, others)
             if given_up_s is not None:
@@ -285,9 +283,7 @@ def _why_not_ready(
     return _NOT_READY if text is None or _RESTRICTED in text else text
 
 
-def _other_models(
-    wait: ReadinessWait, headers: Headers, model: ModelVersion, protocol: Protocol
-) -> Steps[OtherModels]:
+def _other_models(wait: ReadinessWait, headers: Headers, model: ModelVersion) -> Steps[OtherModels]:
     """Returns what a server says about its models."""
     named_arguments = {"headers": headers}
     answer = yield ClientCall("get_model_repository_index", (), named_arguments, wait.limit_s())
@@ -295,7 +291,7 @@ def _other_models(
     if text is not None:
         how = f" `pytriton models -u {wait.address}` lists its models."
         return OtherModels(how if _RESTRICTED in text else "")
-    names = sorted({name for name, _, _ in protocol.states_in(protocol.models_in(answer))})
+    names = sorted({name for name, _, _ in states_in(answer)})
     if model.name in names:
         return OtherModels()
     if not names:
@@ -317,9 +313,10 @@ def model_config(
         PyTritonClientModelUnavailableError: The model was not ready in time.
         PyTritonClientInferenceServerError: The server refused the request for it.
     """
-    yield from model_ready(wait, headers, model, protocol)
+    yield from model_ready(wait, headers, model)
     named_arguments = {"headers": headers, **protocol.config_arguments()}
     answer = yield ClientCall("get_model_config", model.arguments, named_arguments, wait.limit_s())
     if isinstance(answer, Exception):
         raise failure_of(answer, "request for a model's configuration", str(wait)) from answer
-    return ModelConfigParser.from_dict(protocol.config_from(answer))
+    # Over gRPC, it is in a message.
+    return ModelConfigParser.from_dict(answer.get("config", answer))

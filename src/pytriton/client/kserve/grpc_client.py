@@ -9,32 +9,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grpc
-from google.protobuf.message import Message
 
 from pytriton.base.protos import service_pb2
 from pytriton.client.kserve.address import Address, Tls
+from pytriton.client.kserve.channel import open_channel, stream_of, unary_of
 from pytriton.client.kserve.errors import ErrorWords, refusal
 from pytriton.client.kserve.messages import (
     ASKS_FOR_FINAL,
     FINAL,
-    SERVICE,
-    infer_message,
-    outputs_of_message,
+    answer_of,
+    document_of,
+    request_of,
 )
-from pytriton.client.kserve.records import (
-    LOAD_TIMEOUT_S,
-    Document,
-    ModelAnswer,
-    ModelQuery,
-    PlainTensor,
-)
-
-_OPTIONS = (
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-)
+from pytriton.client.kserve.records import LOAD_TIMEOUT_S, Document, ModelAnswer, ModelQuery
 
 
 class KserveGrpcClient:
@@ -60,11 +47,8 @@ class KserveGrpcClient:
         self._metadata = tuple((name.lower(), value) for name, value in headers.items())
         self._timeout_s = timeout_s
         self._words = words or ErrorWords()
-        if address.uses_tls:
-            credentials = grpc.ssl_channel_credentials(**(tls or Tls()).grpc_files())
-            self._channel = grpc.secure_channel(address.host_and_port, credentials, _OPTIONS)
-        else:
-            self._channel = grpc.insecure_channel(address.host_and_port, _OPTIONS)
+        used_tls = (tls or Tls()) if address.uses_tls else None
+        self._channel = open_channel(grpc, address.host_and_port, used_tls)
 
     def server_metadata(self) -> Document:
         return document_of(self._call("ServerMetadata"))
@@ -120,11 +104,7 @@ class KserveGrpcClient:
         self._call("CudaSharedMemoryUnregister", name=region)
 
     def infer(self, question: ModelQuery) -> ModelAnswer:
-        call = self._channel.unary_unary(
-            f"{SERVICE}/ModelInfer",
-            request_serializer=service_pb2.ModelInferRequest.SerializeToString,
-            response_deserializer=service_pb2.ModelInferResponse.FromString,
-        )
+        call = unary_of(self._channel, "ModelInfer")
         with self._errors():
             response = call(request_of(question), timeout=self._timeout_s, metadata=self._metadata)
         return answer_of(response)
@@ -132,12 +112,7 @@ class KserveGrpcClient:
     def stream(self, question: ModelQuery) -> Iterator[ModelAnswer]:
         request = request_of(question)
         request.parameters[ASKS_FOR_FINAL].bool_param = True
-        start = self._channel.stream_stream(
-            f"{SERVICE}/ModelStreamInfer",
-            request_serializer=service_pb2.ModelInferRequest.SerializeToString,
-            response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
-        )
-        call = start(iter([request]), metadata=self._metadata)
+        call = stream_of(self._channel)(iter([request]), metadata=self._metadata)
         patience = _Patience(self._timeout_s, call.cancel)
         try:
             with self._errors():
@@ -157,17 +132,10 @@ class KserveGrpcClient:
         self._channel.close()
 
     def _call(self, method: str, timeout_s: float | None = None, /, **fields: Any) -> Any:
-        request = getattr(service_pb2, f"{method}Request")
-        response = getattr(service_pb2, f"{method}Response")
-        call = self._channel.unary_unary(
-            f"{SERVICE}/{method}",
-            request_serializer=request.SerializeToString,
-            response_deserializer=response.FromString,
-        )
+        request = getattr(service_pb2, f"{method}Request")(**fields)
+        call = unary_of(self._channel, method)
         with self._errors():
-            return call(
-                request(**fields), timeout=timeout_s or self._timeout_s, metadata=self._metadata
-            )
+            return call(request, timeout=timeout_s or self._timeout_s, metadata=self._metadata)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -217,49 +185,5 @@ class _Patience:
         self._cancel()
 
 
-def request_of(question: ModelQuery) -> Any:
-    """Returns the message of a request for inference."""
-    tensors = [PlainTensor.of(each) for each in question.inputs]
-    request = infer_message(
-        question.model, question.version, question.parameters, tensors, question.outputs
-    )
-    request.id = question.request_id
-    return request
-
-
-def answer_of(response: Any) -> ModelAnswer:
-    """Returns what a message with an answer says."""
-    parameters = {
-        name: getattr(value, value.WhichOneof("parameter_choice"))
-        for name, value in response.parameters.items()
-        if value.WhichOneof("parameter_choice") and name != FINAL
-    }
-    outputs = tuple(tensor.named() for tensor in outputs_of_message(response))
-    return ModelAnswer(
-        response.model_name, response.model_version, response.id, parameters, outputs
-    )
-
-
 def _text_parameter(text: str) -> Any:
     return service_pb2.ModelRepositoryParameter(string_param=text)
-
-
-def document_of(message: Message) -> dict[str, Any]:
-    """Returns the fields of a message that are set, as a server's JSON has them."""
-    document: dict[str, Any] = {}
-    for field, value in message.ListFields():
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            document[field.name] = {key: _plain(field, value[key]) for key in value}
-        elif isinstance(value, str | bytes) or not hasattr(value, "__len__"):
-            document[field.name] = _plain(field, value)
-        else:
-            document[field.name] = [_plain(field, each) for each in value]
-    return document
-
-
-def _plain(field: Any, value: Any) -> Any:
-    if isinstance(value, Message):
-        return document_of(value)
-    if field.enum_type is not None:
-        return field.enum_type.values_by_number[value].name
-    return value

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import dataclasses
 import http.client
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +23,7 @@ from pytriton.client.kserve.errors import (
     UnansweredError,
     refusal,
 )
+from pytriton.client.kserve.http_messages import decode, encode, generate_body, generated
 from pytriton.client.kserve.records import (
     HEADER_LENGTH,
     LOAD_TIMEOUT_S,
@@ -32,12 +31,8 @@ from pytriton.client.kserve.records import (
     KserveClient,
     ModelAnswer,
     ModelQuery,
-    PlainTensor,
-    input_entry,
     model_path,
-    outputs_of_body,
     quoted,
-    tensor_of_elements,
 )
 
 if TYPE_CHECKING:
@@ -45,139 +40,8 @@ if TYPE_CHECKING:
 else:  # grpc takes as long to import as all the rest together
     grpc_client = LazyModule("pytriton.client.kserve.grpc_client")
 
-_OF_THE_ANSWER = frozenset({"model_name", "model_version", "id"})
-
 _EVENT = b"data:"
 _NEVER_TWICE = ("/infer", "/generate_stream")  # ends of paths that make a model work
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class EncodedRequest:
-    """The body of a request; `head_length` is that of its JSON if binary tensors follow."""
-
-    body: bytes
-    head_length: int | None
-
-
-def encode(question: ModelQuery, *, is_binary: bool) -> EncodedRequest:
-    """Make the body of a request for inference.
-
-    Args:
-        question: what is asked.
-        is_binary: whether the server understands tensors in binary, which every datatype has.
-    """
-    tensors = [PlainTensor.of(each) for each in question.inputs]
-    document: dict[str, Any] = {
-        "inputs": [input_entry(each, None if is_binary else _elements(each)) for each in tensors]
-    }
-    if question.request_id:
-        document["id"] = question.request_id
-    parameters = dict(question.parameters)
-    if is_binary and not question.outputs:
-        parameters["binary_data_output"] = True
-    if parameters:
-        document["parameters"] = parameters
-    if question.outputs:
-        wish = {"parameters": {"binary_data": True}} if is_binary else {}
-        document["outputs"] = [{"name": name, **wish} for name in question.outputs]
-    head = json.dumps(document).encode()
-    if not is_binary:
-        return EncodedRequest(head, None)
-    return EncodedRequest(b"".join([head, *(each.data for each in tensors)]), len(head))
-
-
-def decode(body: bytes, head_length: int | None) -> ModelAnswer:
-    """Read the answer to a request for inference.
-
-    Raises:
-        ValueError, KeyError, TypeError: It is not such an answer.
-    """
-    document = json.loads(body if head_length is None else body[:head_length])
-    outputs = outputs_of_body(document, body, head_length)
-    return ModelAnswer(
-        document.get("model_name", ""),
-        str(document.get("model_version", "")),
-        document.get("id", ""),
-        document.get("parameters", {}),
-        tuple(tensor.named() for tensor in outputs),
-    )
-
-
-def _elements(tensor: PlainTensor) -> list[Any]:
-    """Returns the elements for JSON, in one list.
-
-    Raises:
-        AskError: There are bytes that are no text, which JSON cannot carry.
-    """
-    try:
-        return tensor.json_elements()
-    except UnicodeDecodeError as error:
-        raise AskError(
-            f"Input '{tensor.name}' has bytes that are no text, which this request cannot carry: "
-            "ask over gRPC."
-        ) from error
-
-
-def generate_body(question: ModelQuery, metadata: Document) -> dict[str, Any]:
-    """Make the body of a request for a stream.
-
-    Raises:
-        AskError: A shape cannot be expressed; over gRPC it can.
-    """
-    declared = {tensor["name"]: tensor["shape"] for tensor in metadata.get("inputs", ())}
-    body: dict[str, Any] = {}
-    if question.request_id:
-        body["id"] = question.request_id
-    body.update(question.parameters)
-    for tensor in question.inputs:
-        shape = generated_shape(declared.get(tensor.name, [-1]), tensor.array.size)
-        if shape != tensor.array.shape:
-            raise AskError(
-                f"A stream over HTTP cannot carry input '{tensor.name}' with the shape "
-                f"{list(tensor.array.shape)}: ask over gRPC."
-            )
-        elements = _elements(PlainTensor.of(tensor))
-        body[tensor.name] = elements[0] if len(elements) == 1 else elements
-    return body
-
-
-def generated_shape(declared: Sequence[int], count: int) -> tuple[int, ...] | None:
-    """Returns the shape that a server gives to so many elements; None if it refuses them."""
-    fixed = math.prod(size for size in declared if size > 0)
-    if not count or count % fixed:
-        return None
-    rest = count // fixed
-    shape = []
-    for size in reversed(declared):
-        if size > 0:
-            shape.append(size)
-        else:
-            shape.append(rest)
-            rest = 1
-    return tuple(reversed(shape)) if rest == 1 else None
-
-
-def generated(document: Document, metadata: Document, wanted: Sequence[str]) -> ModelAnswer:
-    """Read one event of a stream, where each output is a flat member."""
-    datatypes = {tensor["name"]: tensor["datatype"] for tensor in metadata.get("outputs", ())}
-    outputs = []
-    for name, datatype in datatypes.items():
-        if name in document and (not wanted or name in wanted):
-            value = document[name]
-            elements = value if isinstance(value, list) else [value]
-            outputs.append(tensor_of_elements(name, datatype, (len(elements),), elements).named())
-    parameters = {
-        name: value
-        for name, value in document.items()
-        if name not in datatypes and name not in _OF_THE_ANSWER
-    }
-    return ModelAnswer(
-        document.get("model_name", ""),
-        str(document.get("model_version", "")),
-        document.get("id", ""),
-        parameters,
-        tuple(outputs),
-    )
 
 
 class KserveHttpClient:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ from pytriton.base import dtypes
 Document = Mapping[str, Any]  # as the server's JSON
 Parameter = str | bool | int | float
 
+_VIEW_BYTES = 65536  # smaller tensors are copied in less time than a view takes
 LOAD_TIMEOUT_S = 600.0  # a model may take minutes to load
 HEADER_LENGTH = "Inference-Header-Content-Length"  # bytes of JSON before binary tensors
 
@@ -59,15 +60,18 @@ class PlainTensor(msgspec.Struct, frozen=True):
     name: str
     datatype: str
     shape: tuple[int, ...]
-    data: bytes
+    data: bytes  # or a view that can be read as such, which stays in this process
 
     @classmethod
-    def of(cls, tensor: NamedArray) -> PlainTensor:
+    def of(cls, tensor: NamedArray, *, may_view: bool = False) -> PlainTensor:
+        """Returns the tensor of an array; with `may_view`, the data of a large one is a view."""
         array = tensor.array
         if tensor.datatype == dtypes.BYTES.name:
             data = dtypes.encode_bytes(dtypes.array_to_bytes_elements(array))
+        elif may_view and array.nbytes >= _VIEW_BYTES:
+            data = cast("bytes", np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         else:
-            data = np.ascontiguousarray(array).tobytes()
+            data = array.tobytes()
         return cls(tensor.name, tensor.datatype, array.shape, data)
 
     def array(self) -> NDArray[Any]:
@@ -122,7 +126,7 @@ def outputs_of_body(document: Document, body: bytes, head_length: int | None) ->
 
     Args:
         document: The JSON of the answer.
-        body: The whole answer.
+        body: The whole answer, or a view of it, of which the data of the outputs are views then.
         head_length: Bytes of JSON before binary tensors; None: all of the body.
     """
     at = head_length or 0

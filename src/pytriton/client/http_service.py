@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server as our clients ask it over HTTP, synchronously and with asyncio."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pytriton.client.asyncio_connections import AsyncioHttpConnections
+from pytriton.client.connections import HttpConnections
+from pytriton.client.http_message import HttpAnswer
+from pytriton.client.kserve.http_messages import decode, encode, read_json
+from pytriton.client.kserve.records import HEADER_LENGTH, model_path, quoted
+from pytriton.client.service import ServiceError, arrays_of, query_of
+from pytriton.client.tensors import Array
+from pytriton.protocol.json_text import dump_json
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_OK = 200
+_REASON_BYTES = 300
+
+Headers = Mapping[str, str] | None
+
+
+class _Methods:
+    """The methods; each returns what `_ask` does, for asyncio something to await."""
+
+    def is_server_live(self, headers: Headers = None) -> Any:
+        return self._ask("GET", "/v2/health/live", _is_ok, headers)
+
+    def is_server_ready(self, headers: Headers = None) -> Any:
+        return self._ask("GET", "/v2/health/ready", _is_ok, headers)
+
+    def is_model_ready(
+        self, model_name: str, model_version: str = "", headers: Headers = None
+    ) -> Any:
+        return self._ask("GET", f"{model_path(model_name, model_version)}/ready", _is_ok, headers)
+
+    def get_model_config(
+        self, model_name: str, model_version: str = "", headers: Headers = None
+    ) -> Any:
+        path = f"{model_path(model_name, model_version)}/config"
+        return self._ask("GET", path, _document, headers)
+
+    def get_model_repository_index(self, headers: Headers = None) -> Any:
+        return self._ask("POST", "/v2/repository/index", _document, headers)
+
+    def load_model(
+        self,
+        model_name: str,
+        headers: Headers = None,
+        config: str | None = None,
+        files: Mapping[str, bytes] | None = None,
+    ) -> Any:
+        parameters = {} if config is None else {"config": config}
+        for path, content in (files or {}).items():
+            parameters[path] = base64.b64encode(content).decode()
+        return self._manage(model_name, "load", parameters, headers)
+
+    def unload_model(self, model_name: str, headers: Headers = None) -> Any:
+        return self._manage(model_name, "unload", {"unload_dependents": False}, headers)
+
+    def infer(self, *, headers: Headers = None, **request: Any) -> Any:
+        """Ask for an inference; the request has the arguments of `query_of`."""
+        question = query_of(**request)
+        body = encode(question, is_binary=True)
+        path = f"{model_path(question.model, question.version)}/infer"
+        head = {HEADER_LENGTH: str(body.head_length), **(headers or {})}
+        return self._ask("POST", path, _arrays, head, body.parts)
+
+    def _manage(
+        self, model: str, action: str, parameters: Mapping[str, Any], headers: Headers
+    ) -> Any:
+        body = dump_json({"parameters": parameters} if parameters else {})
+        path = f"/v2/repository/models/{quoted(model)}/{action}"
+        return self._ask("POST", path, _check, headers, [body])
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        read: Callable[[HttpAnswer], Any],
+        headers: Headers,
+        body: Sequence[bytes] = (),
+    ) -> Any:
+        raise NotImplementedError
+
+
+class HttpService(_Methods):
+    """A server over HTTP.
+
+    Args:
+        connections: those to the server.
+        address: the server's for messages.
+    """
+
+    def __init__(self, connections: HttpConnections, address: str) -> None:
+        # The name that it has in `tritonclient`: programs read the timeouts from it.
+        self._client_stub = connections
+        self._pytriton_address = address
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._client_stub.close()
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        read: Callable[[HttpAnswer], Any],
+        headers: Headers,
+        body: Sequence[bytes] = (),
+    ) -> Any:
+        return read(self._client_stub.ask(method, path, headers, body))
+
+
+class AsyncioHttpService(_Methods):
+    """The same for asyncio."""
+
+    def __init__(self, connections: AsyncioHttpConnections, address: str) -> None:
+        self._connections = connections
+        self._pytriton_address = address
+
+    async def close(self) -> None:
+        await self._connections.close()
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        read: Callable[[HttpAnswer], Any],
+        headers: Headers,
+        body: Sequence[bytes] = (),
+    ) -> Any:
+        return read(await self._connections.ask(method, path, headers, body))
+
+
+def _is_ok(answer: HttpAnswer) -> bool:
+    return answer.status_code == _OK
+
+
+def _check(answer: HttpAnswer) -> None:
+    """Raises `ServiceError` if the server answered with an error."""
+    if answer.status_code == _OK:
+        return
+    text = f"HTTP status {answer.status_code}"
+    try:
+        text = read_json(answer.body)["error"]
+    except (ValueError, KeyError, TypeError):
+        reason = answer.body[:_REASON_BYTES].decode(errors="replace").strip()
+        text = f"{text}: {reason}" if reason else text
+    raise ServiceError(text, str(answer.status_code))
+
+
+def _document(answer: HttpAnswer) -> Any:
+    _check(answer)
+    return read_json(answer.body)
+
+
+def _arrays(answer: HttpAnswer) -> dict[str, Array]:
+    _check(answer)
+    length = answer.headers.get(HEADER_LENGTH.lower())
+    try:
+        return arrays_of(decode(answer.body, None if length is None else int(length)))
+    except (AttributeError, KeyError, TypeError) as error:
+        start = bytes(answer.body[:80])
+        raise ValueError(f"expected an object with outputs, got {start!r}") from error
