@@ -16,7 +16,6 @@ from pytriton.model_config import DynamicBatcher, ModelConfig
 from pytriton.tools.check import openness
 from pytriton.tools.commands.serve.loading import ServeTarget
 from pytriton.tools.commands.serve.options import ServeOptions, read_options
-from pytriton.tools.commands.serve.servers import CommandServer
 
 
 def test_defaults_are_for_this_machine_only(monkeypatch):
@@ -104,28 +103,6 @@ def test_options_that_the_check_advises_are_there():
 
     assert {"auth-config", "tls-cert", "cors-allow-origins", "allowed-hosts"} <= advised
     assert all(BY_NAME[name].in_config and BY_NAME[name].has_effect for name in advised)
-
-
-@pytest.mark.parametrize(
-    "arguments, is_open",
-    [
-        ([], False),
-        (["--host=0.0.0.0"], True),
-        (["--host=::"], True),
-        (["--host=::1"], False),
-        (["--host=localhost"], False),
-        (["--host=0.0.0.0", "--auth-config=auth.toml"], False),
-        (["--host=0.0.0.0", "--tls-cert=a", "--tls-key=b"], True),
-        (["--host=0.0.0.0", "--tls-client-ca=a"], False),
-        (["--host=0.0.0.0", "--tls-client-ca=a", "--tls-client-auth=optional"], True),
-        (["--host=0.0.0.0", "--http-restricted-api=inference:a=b"], True),
-    ],
-)
-def test_address_for_other_machines_without_a_policy_is_told(arguments, is_open, monkeypatch):
-    monkeypatch.delenv("PYTRITON_TRITON_CONFIG_AUTH_CONFIG", raising=False)
-    server = CommandServer(read_options(["m.py", *arguments]))
-
-    assert ("--auth-config FILE" in server.openness()) is is_open
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import pytest
 
 from pytriton.base.errors import InternalError, UnavailableError
 from pytriton.serving.engine.client import IndexEntry
-from pytriton.serving.server.command.lifecycle import Exit, LoadProgress
+from pytriton.serving.server.command.lifecycle import Exit, LoadProgress, OpenPorts
 from pytriton.serving.server.command.run import run
-from pytriton.serving.server.command.startup import ProgressLine
+from pytriton.serving.server.command.startup import ProgressLine, log_ports
 from pytriton.serving.server.options.server_options import ServerOptions
 from tests.server.serving_fakes import FakeServing
 
@@ -65,7 +65,7 @@ def test_server_starts_and_ends_in_order(log, capsys):
 
 
 def test_log_shows_tables_and_then_ports(log):
-    serve(FakeServing(), http_address="127.0.0.1")
+    serve(FakeServing(), http_address="127.0.0.1", grpc_address="127.0.0.2")
 
     tables, others = log()[:4], log()[4:]
     assert [table.splitlines()[1].split("|")[1].strip() for table in tables] == [
@@ -75,7 +75,7 @@ def test_log_shows_tables_and_then_ports(log):
         "Option",
     ]
     assert others[:3] == [
-        "Started GRPCInferenceService at 0.0.0.0:18001",
+        "Started GRPCInferenceService at 127.0.0.2:18001",
         "Started HTTPService at 127.0.0.1:18000",
         "Waiting for in-flight requests to complete.",
     ]
@@ -201,8 +201,41 @@ def test_signal_while_models_are_loaded_gives_the_start_up(log):
 def test_control_of_models_that_is_open_to_all_is_warned_about(log, config, number_of_warnings):
     serve(FakeServing(), **config)
 
-    warnings = [message for message in log() if message.startswith("Whoever reaches")]
+    warnings = [message for message in log() if "may load models, and a model is code" in message]
     assert len(warnings) == number_of_warnings
+
+
+BOTH = "0.0.0.0:8000 or 0.0.0.0:8001"
+HEADERS = {
+    "http_restricted_api": "inference:k=v",
+    "grpc_restricted_protocol": "health,inference:k=v",
+}
+TLS = {"tls_cert": "cert.pem", "tls_key": "key.pem"}
+
+
+@pytest.mark.parametrize(
+    "config, places",
+    [
+        ({}, BOTH),
+        ({"http_address": "127.0.0.1"}, "0.0.0.0:8001"),
+        ({"http_address": "::", "allow_grpc": False}, ":::8000"),
+        ({"http_address": "localhost", "grpc_address": "::1"}, ""),
+        ({"auth_config": "auth.toml"}, ""),
+        (TLS, BOTH),
+        ({**TLS, "tls_client_ca": "ca.pem"}, ""),
+        ({**TLS, "tls_client_ca": "ca.pem", "tls_client_auth": "optional"}, BOTH),
+        (HEADERS, ""),
+        ({**HEADERS, "grpc_restricted_protocol": "health:k=v"}, "0.0.0.0:8001"),
+    ],
+)
+def test_address_for_other_machines_without_a_policy_is_told(log, config, places):
+    options = ServerOptions.from_triton_config(config)
+    log_ports(OpenPorts(8000, 8001 if options.grpc.allow else 0, 8002), options)
+
+    told = [message for message in log() if "may use the models" in message]
+    text = "Whoever reaches {} may use the models: --auth-config says who may do what, and only "
+    text += "this machine reaches the address 127.0.0.1"
+    assert told == ([text.format(places)] if places else [])
 
 
 def test_progress_is_one_line_of_a_terminal(monkeypatch):

@@ -48,6 +48,7 @@ _CONFIG = "config.pbtxt"
 _MIN_WIDTH = 8  # columns of text, even on a narrower terminal
 _REPORT_INTERVAL_S = 10.0
 _CONTROL_API = "model-repository"
+_USE_API = "inference"
 _MAX_FAILED_MODELS = 20
 _ANY_ADDRESSES = ("0.0.0.0", "::")
 _HIDE = "\r\x1b[2K"  # go to the beginning of the line and erase it
@@ -167,11 +168,38 @@ def log_ports(ports: OpenPorts, options: ServerOptions) -> None:
     ):
         if port:
             logger.info("Started %s at %s:%d", name, endpoint.address, port)
+    if warning := openness_warning(options, ports):
+        logger.warning("%s", warning)
     if ports.metrics and options.page.allow:
         url = page_url(options.metrics.address, ports.metrics, uses_tls=options.tls is not None)
         port = ports.http or ports.grpc
         where = f" -u localhost:{port}" if port != DEFAULT_HTTP_PORT else ""
         logger.info("The page is at %s ('pytriton page%s' adds its token)", url, where)
+
+
+def openness_warning(options: ServerOptions, ports: OpenPorts) -> str:
+    """Returns who may use the models, if other machines may without being asked; else nothing."""
+    if options.access.config is not None:
+        return ""
+    places = [
+        f"{endpoint.address}:{port}"
+        for endpoint, port, tls, groups in (
+            (options.http, ports.http, options.tls, options.http_restricted),
+            (options.grpc, ports.grpc, options.grpc_tls, options.grpc_restricted),
+            (options.sagemaker, ports.sagemaker, options.tls, options.http_restricted),
+            (options.vertex_ai, ports.vertex_ai, options.tls, options.http_restricted),
+        )
+        if port
+        and not endpoint.is_loopback
+        and not (tls is not None and tls.client_auth == "required")
+        and not any(_USE_API in group.apis for group in groups)
+    ]
+    if not places:
+        return ""
+    return (
+        f"Whoever reaches {' or '.join(places)} may use the models: --auth-config says who may do "
+        "what, and only this machine reaches the address 127.0.0.1"
+    )
 
 
 def page_url(address: str, port: int, *, uses_tls: bool = False) -> str:

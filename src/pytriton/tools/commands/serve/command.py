@@ -33,7 +33,7 @@ def run(arguments: list[str], _show: Callable[[str], None], complain: Callable[[
     ending, screen = _Ending(), ServeScreen()
     with ending.on_signals():
         try:
-            is_ended_by_user = _serve(options, ending, screen, complain)
+            is_ended_by_user = _serve(options, ending, screen)
         except (ServeError, PyTritonError, OSError, TimeoutError) as error:
             complain(str(error))
             return 1
@@ -74,24 +74,17 @@ class _Ending:
             raise KeyboardInterrupt
 
 
-def _serve(
-    options: ServeOptions,
-    ending: _Ending,
-    screen: ServeScreen,
-    complain: Callable[[str], None],
-) -> bool:
+def _serve(options: ServeOptions, ending: _Ending, screen: ServeScreen) -> bool:
     """Serve until the end is asked for; returns False if the server ended by itself."""
     server = CommandServer(options)
     try:
         if options.reload:
             server.launch()
-            _warn(server, complain)
             return Reloader(options, server, screen).run(ending.is_asked)
         ending.is_loading = True
         loaded = load(options, server)
         ending.is_loading = False
         server.run()
-        _warn(server, complain)
         screen.lines(server.announcement(colours=screen.colours))
         screen.left_out(loaded.skipped, loaded.forgotten)
         while server.is_alive() and not ending.is_asked.wait(_CHECK_PERIOD_S):
@@ -102,9 +95,3 @@ def _serve(
     finally:
         with slow_end_is_told():
             server.stop()
-
-
-def _warn(server: CommandServer, complain: Callable[[str], None]) -> None:
-    """Say that the server is open to others, also where the start is silent, as in containers."""
-    if warning := server.openness():
-        complain(warning)

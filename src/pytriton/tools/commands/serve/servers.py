@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.base.announcement import Addresses, Announced, announcement, say, says_in_colour
 from pytriton.base.security import TritonSecurityConfig
-from pytriton.serving.server.options.endpoints import EndpointOptions
 from pytriton.triton import RemoteTriton, Triton
 from pytriton.utils.terminal import Colour, paint
 
@@ -49,21 +48,6 @@ class CommandServer(Triton):
     def announcement(self, *, colours: bool) -> list[str]:
         """Returns the lines that say what is served and where."""
         return _announcement(self, self.addresses, colours=colours)
-
-    def openness(self) -> str:
-        """Returns a warning if other machines may use the models as they like, or nothing."""
-        config, host = self._config, self._config.http_address or ""
-        asks_for_certificate = config.tls_client_ca and config.tls_client_auth != "optional"
-        groups = (config.http_restricted_api, config.grpc_restricted_protocol)
-        asks_for_header = all("inference" in (group or "") for group in groups)
-        if config.auth_config is not None or asks_for_certificate or asks_for_header:
-            return ""
-        if EndpointOptions(port=0, address=host).is_loopback:
-            return ""
-        return (
-            f"Whoever reaches {host} may use the models: --auth-config FILE says who may do what, "
-            "and --host 127.0.0.1 listens on this machine only."
-        )
 
     def _server_settings(self) -> dict[str, Any]:
         return super()._server_settings() | {"log_info": self._log_level != "warning"}
