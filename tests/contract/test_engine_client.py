@@ -41,19 +41,36 @@ def test_request_gets_the_answer_of_its_model(seam):
     assert call.inference.is_over
 
 
-def test_exception_with_a_trace_ends_one_request(seam, monkeypatch):
-    if not seam.is_remote:
-        pytest.skip("here the caller begins the trace")
-    _, (instance,) = seam.doubling()
-    begin, failures = seam.tracing.begin, [MemoryError()]
+def fail_once(monkeypatch, owner, name):
+    """Let a method raise when it is called first."""
+    method, failures = getattr(owner, name), [MemoryError()]
 
-    def begin_or_fail(*arguments):
+    def call_or_fail(*arguments, **named):
         if failures:
             raise failures.pop()
-        return begin(*arguments)
+        return method(*arguments, **named)
 
-    monkeypatch.setattr(seam.tracing, "begin", begin_or_fail)
+    monkeypatch.setattr(owner, name, call_or_fail)
+
+
+def test_exception_with_a_trace_ends_no_request(seam, monkeypatch, caplog):
+    _, (instance,) = seam.doubling()
+    fail_once(monkeypatch, seam.tracing, "begin")
     calls = [seam.infer([number, 1], traceparent=PARENT) for number in range(3)]
+    seam.run()
+    instance.double()
+    seam.run()
+
+    assert [call.values for call in calls] == [doubled([number, 1]) for number in range(3)]
+    assert caplog.messages == ["a request could not be observed for tracing"]
+
+
+def test_exception_with_a_request_ends_none_of_the_others(seam, monkeypatch):
+    if not seam.is_remote:
+        pytest.skip("here the caller queues the request")
+    model, (instance,) = seam.doubling()
+    fail_once(monkeypatch, model, "submit")
+    calls = [seam.infer([number, 1]) for number in range(3)]
     seam.run()
     instance.double()
     seam.run()
