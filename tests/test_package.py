@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from importlib import metadata
@@ -52,6 +53,26 @@ def test_submodules_are_there_without_an_import_of_their_own(name: str) -> None:
 def test_unknown_attribute_is_refused() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'tritn'"):
         _ = pytriton.tritn
+
+
+def test_names_of_most_programs_are_there_and_import_only_what_they_need() -> None:
+    public = {name for name in pytriton.__all__ if not name.startswith("__")}
+    code = "import pytriton, sys\nfor name in sorted({}): getattr(pytriton, name)"
+    subprocess.run([sys.executable, "-c", code.format(public)], check=True)
+
+    assert {name for name in modules_after("import pytriton") if "pytriton" in name} == {"pytriton"}
+    assert not HEAVY & modules_after(
+        "from pytriton import Triton, TritonConfig, ModelConfig, DynamicBatcher, Tensor, batch"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, home in pytriton._MODULES.items() if home != "client"]
+)
+def test_name_is_that_of_its_module(name: str) -> None:
+    home = importlib.import_module(f"pytriton.{pytriton._MODULES[name]}")
+
+    assert getattr(pytriton, name) is getattr(home, name)
 
 
 def test_process_that_serves_functions_stays_light() -> None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The in-process API under the names of Triton's own Python package; see `pytriton.inprocess`."""
 
+import typing as _typing  # the other names here are those of Triton
+
 from pytriton.inprocess import AlreadyExistsError as AlreadyExistsError
 from pytriton.inprocess import DataType as DataType
 from pytriton.inprocess import DLDeviceType as DLDeviceType
@@ -32,13 +34,16 @@ from pytriton.inprocess import UnknownError as UnknownError
 from pytriton.inprocess import UnsupportedError as UnsupportedError
 from tritonserver import _api as _api  # programs say tritonserver._api after this import alone
 
+if _typing.TYPE_CHECKING:
+    __version__: str
+else:  # with it, type checkers would accept any name
 
-def __getattr__(name: str) -> str:
-    if name == "__version__":
-        from importlib import metadata  # noqa: PLC0415  takes 50 ms, and few programs ask
+    def __getattr__(name: str) -> str:
+        if name == "__version__":
+            from importlib import metadata  # noqa: PLC0415  takes 50 ms, and few programs ask
 
-        try:
-            return metadata.version("tritonserver")
-        except metadata.PackageNotFoundError:
-            return "UNKNOWN"
-    raise AttributeError(f"module 'tritonserver' has no attribute {name!r}")
+            try:
+                return metadata.version("tritonserver")
+            except metadata.PackageNotFoundError:
+                return "UNKNOWN"
+        raise AttributeError(f"module 'tritonserver' has no attribute {name!r}")

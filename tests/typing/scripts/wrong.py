@@ -6,6 +6,9 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+import pytriton
+import pytriton.client
+import tritonserver
 from pytriton.client import AsyncioModelClient, DecoupledModelClient, ModelClient
 from pytriton.inprocess import Server
 from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
@@ -17,6 +20,9 @@ def function(requests: list[Any]) -> list[Any]:
     return requests
 
 
+pytriton.Tritn  # wrong: there is no such name
+pytriton.client.ModelClint  # wrong: there is no such client
+tritonserver.Sever  # wrong: there is no such name
 TENSORS = [Tensor(dtype=np.float32, shape=(-1,))]
 Tensor(dtype=np.float32, shape="1")  # wrong: a text is no shape
 Tensor(np.float32)  # wrong: the type is not first
