@@ -34,6 +34,14 @@ def address(tmp_path):
         thread.join()
 
 
+@pytest.mark.parametrize("hides, state", [(True, State.OK), (False, State.NOTE)])
+def test_texts_of_exceptions_are_noted(hides, state):
+    finding = openness.exceptions_finding(hides=hides)
+
+    assert finding.state is state
+    assert ("use --hide-exceptions" in finding.value) is not hides
+
+
 @pytest.mark.parametrize("has_authority", [False, True])
 def test_certificate_of_an_unknown_authority_is_told_with_a_hint(address, tmp_path, has_authority):
     ca_file = tmp_path / "ca.pem"

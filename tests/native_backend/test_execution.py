@@ -12,6 +12,7 @@ import pytest
 
 from pytriton.base.dtypes import BYTES, INT32
 from pytriton.base.errors import ErrorCode, InternalError, UnavailableError
+from pytriton.base.failure_records import FailureOrigin
 from pytriton.runtime.native_backend.callbacks import exported
 from pytriton.runtime.native_backend.execution import NativeExecution, NativeRuns
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
@@ -173,6 +174,7 @@ def test_failure_of_a_batch_leaves_no_request():
     (frame,) = rig.run(count=2)
 
     assert (frame.error, frame.error_code) == ("no", ErrorCode.INVALID_ARG)
+    assert frame.origin == FailureOrigin("Invalid argument")
     assert not len(rig.requests.live)
     assert not rig.open
 

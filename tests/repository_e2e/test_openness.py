@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from pytriton.base.security import VALID_TRITON_ENDPOINTS
-from pytriton.tools.check.openness import Answer, http_questions, judge
+from pytriton.tools.check.openness import AttemptAnswer, http_questions, judge
 from pytriton.tools.check.report import State
 from tests.repository_e2e.model_files import code, model
 
@@ -53,7 +53,7 @@ def check(server, *options):
     ],
 )
 def test_answers_to_strangers_are_judged(name, status, text, state):
-    assert judge(QUESTIONS[name], Answer(status, text)).state is state
+    assert judge(QUESTIONS[name], AttemptAnswer(status, text)).state is state
 
 
 def test_server_without_protection_is_open(start_server):
@@ -79,6 +79,7 @@ def test_server_with_a_secret_is_open_for_nothing_but_health_and_metrics(start_s
 
     assert [key for key, state in found.items() if state == "failed"] == []
     assert found["HTTP", "inference"] == found["gRPC", "model-repository"] == "ok"
+    assert found["settings", "exceptions of models"] == "note"
     assert code == 0
 
 

@@ -45,6 +45,7 @@ class ServerAccess(msgspec.Struct, tag="access", array_like=True):
     grpc_headers: dict[str, str]
     page_token: str
     uses_tls: tuple[bool, bool, bool] = (False, False, False)  # in the order of the ports
+    hides_exceptions: bool | None = None  # whether clients get no texts of them; None: not told
 
     def __repr__(self) -> str:
         return f"ServerAccess(ports={self.ports}, addresses={self.addresses}, …)"

@@ -313,6 +313,7 @@ class NetworkServer:
             required_headers(options.grpc_restricted, RestrictedProtocol.GRPC, own_key),
             options.page.token if options.has_page else "",
             options.uses_tls,
+            options.hide_exceptions,
         )
 
     def _read_certificates(self, options: ServerOptions) -> None:

@@ -59,6 +59,7 @@ class Targets(NamedTuple):
     grpc: Address | None
     metrics: Address | None
     ca_file: str | None = None  # certificates to trust; None: those of the system
+    hides_exceptions: bool | None = None  # None: only a server of this user tells that
 
 
 class Attempt(NamedTuple):
@@ -98,7 +99,11 @@ def find_targets(
         return Address(protocol, first.uses_tls, first.host, port) if port else None
 
     return Targets(
-        first, find(grpc_url, "grpc", ports[1]), find(metrics_url, "http", ports[2]), ca_file
+        first,
+        find(grpc_url, "grpc", ports[1]),
+        find(metrics_url, "http", ports[2]),
+        ca_file,
+        None if own is None else own.hides_exceptions,
     )
 
 
@@ -180,12 +185,23 @@ def check_openness(targets: Targets, report: CheckReport) -> None:
         for look in (_encryption_findings, findings):
             for finding in look(asked, targets.ca_file):
                 report.add(finding)
+    if targets.hides_exceptions is not None:
+        report.begin("Asking your own server for its settings")
+        report.add(exceptions_finding(hides=targets.hides_exceptions))
     report.begin("Looking for what sandboxes of models need on this machine")
     missing = missing_parts(probe())
     if not any(part.is_essential for part in missing):
         report.add(Finding("--sandbox=strict", "works here", State.OK))
     for part in missing:
         report.add(Finding(f"without {part.name}", part.consequence, State.NOTE))
+
+
+def exceptions_finding(*, hides: bool) -> Finding:
+    """Returns what clients get of exceptions that models raise."""
+    if hides:
+        return Finding("exceptions of models", "their texts are in the log only", State.OK)
+    text = "clients get their texts, which may have values and paths; use --hide-exceptions"
+    return Finding("exceptions of models", text, State.NOTE)
 
 
 # Encryption
