@@ -65,7 +65,7 @@ def test_package_that_is_new_enough_is_a_fact(installed, version):
     assert named("numpy").state is State.FACT
 
 
-@pytest.mark.parametrize("name", ["torch", "opentelemetry-sdk"])
+@pytest.mark.parametrize("name", ["torch", "tritonclient", "opentelemetry-sdk"])
 def test_missing_optional_package_is_said_to_be_fine(installed, name):
     installed[name] = None
 

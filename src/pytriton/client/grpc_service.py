@@ -20,92 +20,74 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Headers = Mapping[str, str] | None
-Limit = float | None
 
 
 class _Methods:
-    """The methods; each returns what `_ask` does, for asyncio something to await."""
+    """The methods; each returns what `_ask` does, for asyncio something to await.
+
+    `how` are the headers of a call and `client_timeout`, its timeout.
+    """
+
+    _ask: Callable[..., Any]  # of a method, its request and what reads the answer
 
     def __init__(self, channel: Any, address: str) -> None:
         self._channel = channel
         self._pytriton_address = address
         self._calls: dict[str, Any] = {}
 
-    def is_server_live(self, headers: Headers = None, client_timeout: Limit = None) -> Any:
-        return self._ask("ServerLive", {}, lambda answer: answer.live, headers, client_timeout)
+    def is_server_live(self, **how: Any) -> Any:
+        return self._ask(_is_live, "ServerLive", **how)
 
-    def is_server_ready(self, headers: Headers = None, client_timeout: Limit = None) -> Any:
-        return self._ask("ServerReady", {}, _is_ready, headers, client_timeout)
+    def is_server_ready(self, **how: Any) -> Any:
+        return self._ask(_is_ready, "ServerReady", **how)
 
-    def is_model_ready(
-        self,
-        model_name: str,
-        model_version: str = "",
-        headers: Headers = None,
-        client_timeout: Limit = None,
-    ) -> Any:
+    def is_model_ready(self, model_name: str, model_version: str = "", **how: Any) -> Any:
         fields = {"name": model_name, "version": model_version}
-        return self._ask("ModelReady", fields, _is_ready, headers, client_timeout)
+        return self._ask(_is_ready, "ModelReady", fields, **how)
 
     def get_model_config(
-        self,
-        model_name: str,
-        model_version: str = "",
-        headers: Headers = None,
-        client_timeout: Limit = None,
-        as_json: bool = True,  # as it always is
+        self, model_name: str, model_version: str = "", *, as_json: bool = True, **how: Any
     ) -> Any:
+        """Ask for a configuration, which is always what `as_json` asks for."""
         fields = {"name": model_name, "version": model_version}
-        return self._ask("ModelConfig", fields, document_of, headers, client_timeout)
+        return self._ask(document_of, "ModelConfig", fields, **how)
 
-    def get_model_repository_index(
-        self, headers: Headers = None, client_timeout: Limit = None
-    ) -> Any:
-        return self._ask("RepositoryIndex", {}, _models, headers, client_timeout)
+    def get_model_repository_index(self, **how: Any) -> Any:
+        return self._ask(_models, "RepositoryIndex", **how)
 
     def load_model(
         self,
         model_name: str,
-        headers: Headers = None,
         config: str | None = None,
         files: Mapping[str, bytes] | None = None,
-        client_timeout: Limit = None,
+        **how: Any,
     ) -> Any:
         parameter = service_pb2.ModelRepositoryParameter
         parameters = {} if config is None else {"config": parameter(string_param=config)}
         for path, content in (files or {}).items():
             parameters[path] = parameter(bytes_param=content)
         fields = {"model_name": model_name, "parameters": parameters}
-        return self._ask("RepositoryModelLoad", fields, _nothing, headers, client_timeout)
+        return self._ask(_nothing, "RepositoryModelLoad", fields, **how)
 
-    def unload_model(
-        self, model_name: str, headers: Headers = None, client_timeout: Limit = None
-    ) -> Any:
+    def unload_model(self, model_name: str, **how: Any) -> Any:
         stays = service_pb2.ModelRepositoryParameter(bool_param=False)
         fields = {"model_name": model_name, "parameters": {"unload_dependents": stays}}
-        return self._ask("RepositoryModelUnload", fields, _nothing, headers, client_timeout)
+        return self._ask(_nothing, "RepositoryModelUnload", fields, **how)
 
     def infer(
-        self, *, headers: Headers = None, client_timeout: Limit = None, **request: Any
+        self, *, headers: Headers = None, client_timeout: float | None = None, **request: Any
     ) -> Any:
         """Ask for an inference; the request has the arguments of `query_of`."""
-        return self._ask("ModelInfer", message_of(request), arrays_in, headers, client_timeout)
+        return self._ask(arrays_in, "ModelInfer", message_of(request), headers, client_timeout)
 
-    def _call(self, method: str) -> Any:
+    def _start(self, method: str, request: Any, headers: Headers, timeout_s: float | None) -> Any:
+        """Starts a call; a request may be given by the fields of its message."""
         call = self._calls.get(method)
         if call is None:
             call = self._calls[method] = unary_of(self._channel, method)
-        return call
-
-    def _ask(
-        self,
-        method: str,
-        request: Any,
-        read: Callable[[Any], Any],
-        headers: Headers,
-        timeout_s: Limit,
-    ) -> Any:
-        raise NotImplementedError
+        if request is None or isinstance(request, dict):
+            request = getattr(service_pb2, f"{method}Request")(**(request or {}))
+        return call(request, timeout=timeout_s, metadata=_metadata(headers))
 
 
 class GrpcService(_Methods):
@@ -120,12 +102,6 @@ class GrpcService(_Methods):
     def __init__(self, place: str, tls: Tls | None, address: str) -> None:
         super().__init__(open_channel(grpc, place, tls), address)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def stream(self, message: Any, headers: Headers = None) -> Any:
         """Returns a call with a request: an iterator over messages that can be cancelled."""
         return stream_of(self._channel)(iter((message,)), metadata=_metadata(headers))
@@ -133,21 +109,24 @@ class GrpcService(_Methods):
     def close(self) -> None:
         self._channel.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _ask(
         self,
-        method: str,
-        request: Any,
         read: Callable[[Any], Any],
-        headers: Headers,
-        timeout_s: Limit,
+        method: str,
+        request: Any = None,
+        headers: Headers = None,
+        client_timeout: float | None = None,
     ) -> Any:
         try:
-            answer = self._call(method)(
-                _message(method, request), timeout=timeout_s, metadata=_metadata(headers)
-            )
+            return read(self._start(method, request, headers, client_timeout))
         except grpc.RpcError as error:
             raise _error_of(error) from error
-        return read(answer)
 
 
 class AsyncioGrpcService(_Methods):
@@ -172,19 +151,16 @@ class AsyncioGrpcService(_Methods):
 
     async def _ask(
         self,
-        method: str,
-        request: Any,
         read: Callable[[Any], Any],
-        headers: Headers,
-        timeout_s: Limit,
+        method: str,
+        request: Any = None,
+        headers: Headers = None,
+        client_timeout: float | None = None,
     ) -> Any:
         try:
-            answer = await self._call(method)(
-                _message(method, request), timeout=timeout_s, metadata=_metadata(headers)
-            )
+            return read(await self._start(method, request, headers, client_timeout))
         except grpc.RpcError as error:
             raise _error_of(error) from error
-        return read(answer)
 
 
 class Responses:
@@ -216,13 +192,6 @@ def arrays_in(response: Any) -> dict[str, Array]:
     return arrays_of(answer_of(response))
 
 
-def _message(method: str, request: Any) -> Any:
-    """Returns the message of a call, which may be given by its fields."""
-    if isinstance(request, dict):
-        return getattr(service_pb2, f"{method}Request")(**request)
-    return request
-
-
 def _metadata(headers: Headers) -> tuple[tuple[str, str], ...] | None:
     return tuple(headers.items()) if headers else None
 
@@ -233,6 +202,10 @@ def _error_of(error: Any) -> ServiceError:
 
 def _models(answer: Any) -> list[dict[str, Any]]:
     return [document_of(model) for model in answer.models]
+
+
+def _is_live(answer: Any) -> bool:
+    return bool(answer.live)
 
 
 def _is_ready(answer: Any) -> bool:

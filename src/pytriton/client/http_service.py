@@ -26,42 +26,51 @@ Headers = Mapping[str, str] | None
 
 
 class _Methods:
-    """The methods; each returns what `_ask` does, for asyncio something to await."""
+    """The methods; each returns what `_ask` does, for asyncio something to await.
 
-    def is_server_live(self, headers: Headers = None) -> Any:
-        return self._ask("GET", "/v2/health/live", _is_ok, headers)
+    `how` are the headers of a request.
+    """
 
-    def is_server_ready(self, headers: Headers = None) -> Any:
-        return self._ask("GET", "/v2/health/ready", _is_ok, headers)
+    _ask: Callable[..., Any]  # of a request and of what reads its answer
 
-    def is_model_ready(
-        self, model_name: str, model_version: str = "", headers: Headers = None
-    ) -> Any:
-        return self._ask("GET", f"{model_path(model_name, model_version)}/ready", _is_ok, headers)
+    def __init__(self, connections: HttpConnections | AsyncioHttpConnections, address: str) -> None:
+        # The name that it has in `tritonclient`: programs read the timeouts from it.
+        self._client_stub: Any = connections
+        self._pytriton_address = address
 
-    def get_model_config(
-        self, model_name: str, model_version: str = "", headers: Headers = None
-    ) -> Any:
-        path = f"{model_path(model_name, model_version)}/config"
-        return self._ask("GET", path, _document, headers)
+    def is_server_live(self, **how: Headers) -> Any:
+        return self._ask(_is_ok, "GET", "/v2/health/live", **how)
 
-    def get_model_repository_index(self, headers: Headers = None) -> Any:
-        return self._ask("POST", "/v2/repository/index", _document, headers)
+    def is_server_ready(self, **how: Headers) -> Any:
+        return self._ask(_is_ok, "GET", "/v2/health/ready", **how)
+
+    def is_model_ready(self, model_name: str, model_version: str = "", **how: Headers) -> Any:
+        return self._ask(_is_ok, "GET", f"{model_path(model_name, model_version)}/ready", **how)
+
+    def get_model_config(self, model_name: str, model_version: str = "", **how: Headers) -> Any:
+        return self._ask(_document, "GET", f"{model_path(model_name, model_version)}/config", **how)
+
+    def get_model_repository_index(self, **how: Headers) -> Any:
+        return self._ask(_document, "POST", "/v2/repository/index", **how)
 
     def load_model(
         self,
         model_name: str,
-        headers: Headers = None,
         config: str | None = None,
         files: Mapping[str, bytes] | None = None,
+        **how: Headers,
     ) -> Any:
         parameters = {} if config is None else {"config": config}
         for path, content in (files or {}).items():
             parameters[path] = base64.b64encode(content).decode()
-        return self._manage(model_name, "load", parameters, headers)
+        body = dump_json({"parameters": parameters} if parameters else {})
+        path = f"/v2/repository/models/{quoted(model_name)}/load"
+        return self._ask(_check, "POST", path, body=[body], **how)
 
-    def unload_model(self, model_name: str, headers: Headers = None) -> Any:
-        return self._manage(model_name, "unload", {"unload_dependents": False}, headers)
+    def unload_model(self, model_name: str, **how: Headers) -> Any:
+        body = dump_json({"parameters": {"unload_dependents": False}})
+        path = f"/v2/repository/models/{quoted(model_name)}/unload"
+        return self._ask(_check, "POST", path, body=[body], **how)
 
     def infer(self, *, headers: Headers = None, **request: Any) -> Any:
         """Ask for an inference; the request has the arguments of `query_of`."""
@@ -69,24 +78,7 @@ class _Methods:
         body = encode(question, is_binary=True)
         path = f"{model_path(question.model, question.version)}/infer"
         head = {HEADER_LENGTH: str(body.head_length), **(headers or {})}
-        return self._ask("POST", path, _arrays, head, body.parts)
-
-    def _manage(
-        self, model: str, action: str, parameters: Mapping[str, Any], headers: Headers
-    ) -> Any:
-        body = dump_json({"parameters": parameters} if parameters else {})
-        path = f"/v2/repository/models/{quoted(model)}/{action}"
-        return self._ask("POST", path, _check, headers, [body])
-
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        read: Callable[[HttpAnswer], Any],
-        headers: Headers,
-        body: Sequence[bytes] = (),
-    ) -> Any:
-        raise NotImplementedError
+        return self._ask(_arrays, "POST", path, head, body.parts)
 
 
 class HttpService(_Methods):
@@ -97,10 +89,8 @@ class HttpService(_Methods):
         address: the server's for messages.
     """
 
-    def __init__(self, connections: HttpConnections, address: str) -> None:
-        # The name that it has in `tritonclient`: programs read the timeouts from it.
-        self._client_stub = connections
-        self._pytriton_address = address
+    def close(self) -> None:
+        self._client_stub.close()
 
     def __enter__(self) -> Self:
         return self
@@ -108,15 +98,12 @@ class HttpService(_Methods):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        self._client_stub.close()
-
     def _ask(
         self,
+        read: Callable[[HttpAnswer], Any],
         method: str,
         path: str,
-        read: Callable[[HttpAnswer], Any],
-        headers: Headers,
+        headers: Headers = None,
         body: Sequence[bytes] = (),
     ) -> Any:
         return read(self._client_stub.ask(method, path, headers, body))
@@ -125,22 +112,18 @@ class HttpService(_Methods):
 class AsyncioHttpService(_Methods):
     """The same for asyncio."""
 
-    def __init__(self, connections: AsyncioHttpConnections, address: str) -> None:
-        self._connections = connections
-        self._pytriton_address = address
-
     async def close(self) -> None:
-        await self._connections.close()
+        await self._client_stub.close()
 
     async def _ask(
         self,
+        read: Callable[[HttpAnswer], Any],
         method: str,
         path: str,
-        read: Callable[[HttpAnswer], Any],
-        headers: Headers,
+        headers: Headers = None,
         body: Sequence[bytes] = (),
     ) -> Any:
-        return read(await self._connections.ask(method, path, headers, body))
+        return read(await self._client_stub.ask(method, path, headers, body))
 
 
 def _is_ok(answer: HttpAnswer) -> bool:

@@ -33,7 +33,7 @@ _MEMBERSHIP = pathlib.Path("/proc/self/cgroup")
 PACKAGE = "pytriton"
 _INTERFACE = "nvidia-pytriton"
 _INTERFACE_VERSION = "0.7.0"
-_OPTIONAL = ("torch",)
+_OPTIONAL = ("torch", "tritonclient")
 _OPTIONAL_EXTRA = "extra == 'telemetry'"
 _REQUIREMENT = re.compile(
     r"(?P<name>[\w.-]+)(\[[^\]]*\])?\s*(>=\s*(?P<least>[\d.]+))?[^;]*(;(?P<marker>.*))?"
