@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from math import prod
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,8 @@ def received_arrays(arrays: list[Any], reshape: Reshape | None = None) -> list[A
     execute = Execute(1, rows, [ref])
     received = Received(execute, bytearray(b"".join(payload.inline)), 0, {})
     none: Any = None
-    runs = BatchRegistry(none, none, [], is_decoupled=False, is_batching=True)
+    reader: Any = SimpleNamespace(mailbox=None)
+    runs = BatchRegistry(none, reader, [], is_decoupled=False, is_batching=True)
     made = make_requests(received, BatchRun(runs, execute, 0), runs)
     return [request.inputs()[0].as_numpy() for request in made]
 

@@ -29,6 +29,7 @@ from pytriton.runtime.transport import frames, memory_channel, peer_account
 from pytriton.runtime.transport.arena import Arena, MemoryTrimmer
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.peer_account import ProtocolError
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
 from pytriton.serving.engine.engine import Engine
@@ -164,6 +165,9 @@ class Worker:
                     self._answer(received)
         except EOFError:
             self.exit()
+        except ProtocolError:
+            # Such as that blocks are released which the channel here knows nothing of.
+            assert self.is_hostile
 
     def _answer(self, received: Any) -> None:
         frame = received.frame

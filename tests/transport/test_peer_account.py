@@ -20,10 +20,13 @@ from pytriton.runtime.transport.frames import (
     BurstRef,
     Cancel,
     Execute,
+    InferReply,
+    Initialized,
     MemoryFrame,
     ResponseItem,
     ResponseRows,
     ResponsesFrame,
+    ServiceReply,
     WorkerLogLine,
     decode_worker_record,
     encode_frame,
@@ -34,6 +37,8 @@ from pytriton.runtime.transport.memory import has_sealed_memory
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.peer_account import PeerAccount, ProtocolError
 from pytriton.runtime.transport.refs import BlockRef, MemoryUpdate, SegmentRef, TensorRef
+from pytriton.runtime.transport.stream_channel import StreamChannel
+from tests.e2e.waiting import DEADLINE_S
 
 MIB = 1 << 20
 needs_seals = pytest.mark.skipif(not has_sealed_memory(), reason="memory is not sealed here")
@@ -156,6 +161,56 @@ def test_worker_that_does_not_read_is_ended(worker, monkeypatch):
 
     assert unread <= 5 * MIB
     assert worker.account.unread_bytes < unread
+
+
+@pytest.fixture
+def remote():
+    """The server's end of the channel of a worker on another machine, and the worker's socket."""
+    near, far = stream_pair()
+    account = PeerAccount()
+    channel = StreamChannel(near, account)
+    channel.set_blocking(False)
+    yield channel, far, account
+    channel.close()
+    far.close()
+    assert not account.unread_bytes
+
+
+def test_remote_worker_that_does_not_read_is_ended(remote, monkeypatch):
+    monkeypatch.setattr(peer_account, "MAX_UNREAD_BYTES", 4 * MIB)
+    channel, far, account = remote
+
+    def send_on():
+        for _ in range(1000):
+            payload = channel.payload()
+            payload.add([bytes(100_000)], 100_000)
+            channel.send(InferReply(1, []), payload)
+
+    with pytest.raises(ProtocolError, match="expected that it reads what it is sent"):
+        send_on()
+    unread = account.unread_bytes
+    assert 3 * MIB < unread <= 4 * MIB
+
+    far.recv(1 << 20)
+    channel.flush()
+    assert account.unread_bytes < unread
+
+
+def test_large_batches_of_a_remote_worker_are_not_counted(remote, monkeypatch):
+    monkeypatch.setattr(peer_account, "MAX_UNREAD_BYTES", 1 * MIB)
+    channel, far, account = remote
+    payload = channel.payload()
+    block, offset = payload.add([bytes(9 * MIB)], 9 * MIB)
+    ref = TensorRef("x", 1, (9 * MIB,), offset, 9 * MIB, block)
+    channel.send(Execute(1, [1], [ref]), payload)
+    channel.send(ServiceReply(1, "x" * 1000))
+    assert 1000 < account.unread_bytes < 2000
+
+    far.settimeout(DEADLINE_S)
+    while channel.has_unsent:
+        far.recv(1 << 20)
+        channel.flush()
+    assert account.unread_bytes == 0
 
 
 def test_descriptors_without_segments_are_closed_at_once(worker):
@@ -312,6 +367,7 @@ def changed(record, **fields):
             ),
             "`int` <= .*got 8388608",
         ),
+        (encode_record(Initialized(config="x" * 2**21)), "`str` of length <= 1048576"),
         (encode_record(Cancel(1, 0)), "invalid value 'cancel'"),
         (encode_record(Execute(1, [1], [])), "invalid value 'execute'"),
         (b"\x91" * 5000, "nested too deeply|expected"),

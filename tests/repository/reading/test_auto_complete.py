@@ -71,6 +71,12 @@ def test_completion_that_is_no_configuration_is_refused():
         completed_config(config(), '{"nonsense": 1}')
 
 
+@pytest.mark.parametrize("text", ["{", "[" * 5000, '"\\ud800"', " "])
+def test_completion_that_is_no_json_is_refused(text):
+    with pytest.raises(InvalidArgumentError, match="'m' returned no configuration"):
+        completed_config(config(), text)
+
+
 def test_threads_parse_files_one_after_the_other(monkeypatch):
     parse, is_busy, overlaps = ast.parse, threading.Lock(), []
 

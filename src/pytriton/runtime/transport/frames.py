@@ -51,6 +51,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 32)]
 Amount = Annotated[int, msgspec.Meta(ge=0, le=1 << 56)]  # of bytes, or of processor time
 Code = Annotated[int, msgspec.Meta(ge=0, le=int(max(ErrorCode)))]
 Tensors = Annotated[list[TensorRef], msgspec.Meta(max_length=1 << 14)]
+# Reading a megabyte of it takes a second.
+ConfigText = Annotated[str, msgspec.Meta(max_length=1 << 20)]
 # A process runs fewer batches at the same time than that, whatever it says.
 Concurrency = Annotated[int, msgspec.Meta(ge=0, le=1 << 16)]
 
@@ -103,7 +105,7 @@ class Initialized(FrameBase, tag="initialized"):
     """Worker to server: the model can run batches, or the reason why it cannot."""
 
     error: str = ""
-    config: str = ""  # the JSON result of `auto_complete_config`
+    config: ConfigText = ""  # the JSON result of `auto_complete_config`
     has_ready_check: bool = False  # the model has `is_ready`
     is_async: bool = False  # `execute` is a coroutine function: its calls run concurrently
     # One of `ErrorCode` if the error names one, negative otherwise.

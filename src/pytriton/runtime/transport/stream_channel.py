@@ -25,7 +25,13 @@ import numpy as np
 
 from pytriton.base.errors import UnavailableError, resource_error
 from pytriton.runtime.transport.arena import DEFAULT_LIMIT_BYTES
-from pytriton.runtime.transport.frames import INLINE_ALIGNMENT, decode_record, encode_record
+from pytriton.runtime.transport.frames import (
+    INLINE_ALIGNMENT,
+    Execute,
+    decode_record,
+    decode_worker_record,
+    encode_record,
+)
 from pytriton.runtime.transport.link import close_in_forked_children
 from pytriton.runtime.transport.payload import Payload, Received, UnreadReceived
 from pytriton.runtime.transport.peer_account import ProtocolError
@@ -37,6 +43,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.transport.frames import Frame
     from pytriton.runtime.transport.payload import Buffer
+    from pytriton.runtime.transport.peer_account import PeerAccount
 
 # The magic number tells that a peer has lost its place; then the sizes of the record and of the
 # tensors after it. The head is aligned as tensors are.
@@ -242,7 +249,8 @@ class StreamChannel:
     they are parts of requests and answers, which are read only, and the views keep them alive. A
     worker sends with a blocking socket, and has nothing left when `send` returns.
 
-    `decode` returns the frame of a record of the peer.
+    With an `account` the peer is a worker: see `MemoryChannel`. What it has not read is counted
+    there, but for the inputs of batches, of which it has no more than it may run.
     """
 
     arena = None
@@ -251,15 +259,17 @@ class StreamChannel:
     has_idle_memory = False
     reserved_bytes = 0
 
-    def __init__(
-        self, sock: socket.socket, decode: Callable[[Buffer], Frame] = decode_record
-    ) -> None:
+    def __init__(self, sock: socket.socket, account: PeerAccount | None = None) -> None:
         close_in_forked_children(sock)
+        self._account = account
         self._socket = sock
         self.fileno = sock.fileno
-        self._reader = StreamReader(sock, decode)
+        self._reader = StreamReader(
+            sock, decode_record if account is None else decode_worker_record
+        )
         self.receive = self._reader.receive
         self._unsent: deque[memoryview] = deque()
+        self._counted: deque[int] = deque()  # how many bytes of each the account has
         self._send_lock = threading.Lock()
         self.releases_at_once = False
 
@@ -287,9 +297,11 @@ class StreamChannel:
             )
         head = (pack_head(length, size), record, _PADDING[-length % INLINE_ALIGNMENT])
         with self._send_lock:
-            return self._send(head, pieces, size)
+            return self._send(head, pieces, size, is_batch=type(frame) is Execute)
 
-    def _send(self, head: Sequence[bytes], pieces: Sequence[Buffer], size: int) -> bool:
+    def _send(
+        self, head: Sequence[bytes], pieces: Sequence[Buffer], size: int, *, is_batch: bool
+    ) -> bool:
         unsent = self._unsent
         if size <= _JOINED_BYTES or size < len(pieces) * _SMALL_PIECE_BYTES:
             message = b"".join((*head, *pieces))
@@ -299,11 +311,15 @@ class StreamChannel:
                     sent = self._socket.send(message)
             if sent == len(message):
                 return False
-            unsent.append(memoryview(message)[sent:])
+            rest = [memoryview(message)[sent:]]
         else:
-            unsent.append(memoryview(b"".join(head)))
             # Without empty ones: `_flush` counts a piece as sent by its bytes.
-            unsent.extend([memoryview(piece) for piece in pieces if len(piece)])
+            rest = [memoryview(b"".join(head)), *(memoryview(each) for each in pieces if len(each))]
+        if self._account is not None:
+            sizes = [0 if is_batch else piece.nbytes for piece in rest]
+            self._account.add_unread(sum(sizes))
+            self._counted += sizes
+        unsent += rest
         self._flush()
         return bool(unsent)
 
@@ -343,6 +359,8 @@ class StreamChannel:
                     break
                 sent -= len(piece)
                 unsent.popleft()
+                if self._account is not None:
+                    self._account.unread_bytes -= self._counted.popleft()
 
     @property
     def has_unread(self) -> bool:
@@ -352,6 +370,9 @@ class StreamChannel:
     def close(self) -> None:
         """See `Channel`."""
         self._socket.close()
+        if self._account is not None:
+            self._account.unread_bytes -= sum(self._counted)
+            self._counted.clear()
         self._unsent.clear()
         self._reader.close()
 

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import UnavailableError
 from pytriton.runtime.executor.remote.admission import ExpectedStart
-from pytriton.runtime.transport.frames import decode_worker_record
 from pytriton.runtime.transport.handshake import HandshakeError, Hello, ServerHandshake
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory import is_portable_forced
@@ -166,7 +165,7 @@ class RemoteLink:
     def open_channel(self, arena: Arena) -> Channel:
         """Returns the channel to the process; large tensors are shared if both can."""
         if self.fork_socket is None:
-            return StreamChannel(self.sock, decode_worker_record)
+            return StreamChannel(self.sock, PeerAccount())
         return MemoryChannel(self.sock, arena, account=PeerAccount())
 
     def close(self) -> None:

@@ -273,7 +273,9 @@ class PythonLoader:
                 self._services(plan, name, sandbox),
             )
         )
-        return completed_config(plan.config, text) if text else plan.config
+        if not text:
+            return plan.config
+        return await asyncio.to_thread(completed_config, plan.config, text)
 
     def _worker_spec(
         self,

@@ -304,7 +304,12 @@ def completed_config(config: Any, text: str) -> Any:
     `text` is what the function returned, as JSON. As in Triton, only changes of certain fields are
     applied, and no other scheduler may be chosen.
     """
-    proposed = config_from_dict(orjson.loads(text))
+    try:
+        proposed = config_from_dict(orjson.loads(text))
+    except orjson.JSONDecodeError as error:
+        raise InvalidArgumentError(
+            f"{FUNCTION} function for model '{config.name}' returned no configuration: {error}"
+        ) from None
     completed = type(config)()
     completed.CopyFrom(config)
     completed.max_batch_size = proposed.max_batch_size
