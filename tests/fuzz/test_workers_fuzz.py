@@ -17,6 +17,7 @@ from tests.fuzz.workers import main, story_of
 FOUND = {
     9: "a descriptor was left of an update that came with too few of them",
     27: "a sentence of the log quoted all of a name",
+    120: "of a worker that has ended, messages after a broken one were read",
 }
 
 

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pytriton.runtime.transport import peer_account
+from pytriton.runtime.transport.stream_channel import StreamChannel
 from pytriton.serving.server.api.documents import statistics_of
 from pytriton.serving.server.metrics.exposition import OPEN_END
 from pytriton.serving.server.metrics.page import MetricsPage, custom_families
@@ -105,6 +106,7 @@ class _Play:
         self._probe()
         world.worker.exit()
         world.loop.advance(10)
+        world.wild.recover()
         self._check_recovery()
         for sink in world.sinks:
             assert sink.final_count == 1, f"a request ended {sink.final_count} times"
@@ -155,9 +157,12 @@ class _Play:
         for instance in instances:
             channel = instance._channel.channel
             account = channel._account
-            unsent = sum(len(data) for data, _ in channel.link._unsent)
             if not instance._channel.is_open:
                 continue
+            if isinstance(channel, StreamChannel):
+                unsent = sum(channel._counted)
+            else:
+                unsent = sum(len(data) for data, _ in channel.link._unsent)
             assert account.unread_bytes == unsent <= peer_account.MAX_UNREAD_BYTES
             assert 0 <= account.partial_bytes <= peer_account.MAX_PARTIAL_BYTES
             assert 0 <= account.calls <= peer_account.MAX_CALLS

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import struct
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -27,10 +28,11 @@ from pytriton.runtime.executor.python_instance import PythonInstance
 from pytriton.runtime.executor.worker import LocalWorker, WorkerSpec
 from pytriton.runtime.transport import frames, memory_channel, peer_account
 from pytriton.runtime.transport.arena import Arena, MemoryTrimmer
-from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.link import socket_pair, stream_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.peer_account import ProtocolError
 from pytriton.runtime.transport.refs import TensorRef
+from pytriton.runtime.transport.stream_channel import StreamChannel, pack_head
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
@@ -50,16 +52,17 @@ CONFIG = """name: "{name}" backend: "python" {more}
 BATCHES = "max_batch_size: 8 dynamic_batching {}"
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 # How a worker is reached, and what kind of model it says it runs.
-KINDS = ("model", "decoupled", "bound", "forked")
+KINDS = ("model", "decoupled", "bound", "forked", "portable", "remote", "starting")
+_PORTABLE = ("portable", "remote")  # their messages go through streams
 
 # Small limits, which floods reach soon.
 LIMITS = (
     (peer_account, "MAX_MESSAGE_BYTES", 2 << 20),
     (peer_account, "MAX_PARTIAL_BYTES", 3 << 20),
-    (peer_account, "MAX_UNREAD_BYTES", 1 << 20),
+    (peer_account, "MAX_UNREAD_BYTES", 256 << 10),
     (peer_account, "MAX_MAPPED_BYTES", 64 << 20),
     (peer_account, "MAX_SEGMENTS", 32),
-    (peer_account, "MAX_CALLS", 100),
+    (peer_account, "MAX_CALLS", 20),
     (peer_account, "MAX_CALL_BYTES", 1 << 20),
     (memory_channel, "MAX_RELEASES", 500),
     (custom_metrics, "MAX_FAMILIES", 20),
@@ -99,9 +102,11 @@ class TurnLoop(FakeEventLoop):
 class Worker:
     """The far end of a worker's channel, and who answers there: a good worker, until told else."""
 
-    def __init__(self, loop: TurnLoop, far: socket.socket) -> None:
+    def __init__(self, loop: TurnLoop, far: socket.socket, kind: str = "model") -> None:
         self.loop = loop
-        self.channel = MemoryChannel(far, Arena())
+        self._kind = kind
+        self._socket = far
+        self.channel: Any = StreamChannel(far) if kind == "remote" else MemoryChannel(far, Arena())
         self.fork_socket: socket.socket | None = None
         self.exited: asyncio.Future[str] = loop.create_future()
         self.is_hostile = False
@@ -128,6 +133,10 @@ class Worker:
 
     def say(self, message: bytes, descriptors: list[int]) -> None:
         """Send a message as it is when there is room, and close these descriptors then."""
+        if self._kind == "portable":
+            message = struct.pack("<I", len(message)) + message
+        elif self._kind == "remote":
+            message = _of_stream(message)
         self._queue.append((message, descriptors))
         if self.exited.done():
             self._end_queue()
@@ -142,16 +151,17 @@ class Worker:
             self.loop.remove_writer(self.channel.fileno())
 
     def _on_writable(self) -> None:
-        sock = self.channel.link.socket
         try:
             while self._queue:
                 message, descriptors = self._queue[0]
-                if descriptors:
-                    socket.send_fds(sock, [message], descriptors)
+                if descriptors and self._kind != "remote":
+                    sent = socket.send_fds(self._socket, [message], descriptors)
                 else:
-                    sock.send(message)
+                    sent = self._socket.send(message)
                 for descriptor in self._queue.popleft()[1]:
                     os.close(descriptor)
+                if sent < len(message):
+                    self._queue.appendleft((message[sent:], []))
         except BlockingIOError:
             return
         except OSError:  # the server has closed the channel
@@ -189,6 +199,24 @@ class Worker:
         self.channel.send(frames.BatchResult(frame.batch, now_ns, now_ns, [ref]), payload)
 
 
+def _of_stream(message: bytes) -> bytes:
+    """Returns a message as channels to other machines have it."""
+    (length,) = struct.unpack_from("<I", message.ljust(4, b"\0"))
+    end = 4 + length
+    inline = message[end + -end % 16 :]
+    return pack_head(length, len(inline)) + message[4:end] + bytes(-length % 16) + inline
+
+
+class RemoteWorker(LocalWorker):
+    """See `WorkerHandle`: a process of another machine."""
+
+    node = "far"
+
+    def open_channel(self, arena: Arena) -> StreamChannel:
+        """See `WorkerHandle`."""
+        return StreamChannel(self.channel, peer_account.PeerAccount())
+
+
 class Control:
     """Loads and unloads nothing, in time."""
 
@@ -211,8 +239,10 @@ class Control:
 class Served:
     """A model of workers, and these."""
 
-    def __init__(self, world: World, name: str, text: str) -> None:
+    def __init__(self, world: World, name: str, text: str, kind: str = "model") -> None:
         self._world = world
+        self._kind = kind
+        self._starting: asyncio.Task[Any] | None = None
         self.name = name
         config = config_from_text(CONFIG.format(name=name, more=text), "config.pbtxt")
         self.spec = spec_from_config(normalise_config(config), 1)
@@ -226,8 +256,20 @@ class Served:
 
     def open(self) -> None:
         """Start the worker."""
-        plan = InstancePlan(name=f"{self.name}_0_0", kind="CPU")
-        self._world.loop.run_until_complete(self.version.add(plan))
+        loop = self._world.loop
+        task = loop.create_task(self.version.add(InstancePlan(name=f"{self.name}_0_0", kind="CPU")))
+        if self._kind == "starting" and not self.workers:
+            self._starting = task
+            self._world.turn(2)
+            self.workers[0].is_hostile = True
+        else:
+            loop.run_until_complete(task)
+
+    def recover(self) -> None:
+        """Start a worker again, if the first one could not be started."""
+        starting, self._starting = self._starting, None
+        if starting is not None and starting.done() and starting.exception() is not None:
+            self.open()
 
     def close(self) -> None:
         """Unload the model, which the engine does not know any more."""
@@ -241,13 +283,14 @@ class Served:
 
     async def launch(self, spec: WorkerSpec) -> LocalWorker:
         """See `Launcher`."""
-        near, far = socket_pair()
+        near, far = stream_pair() if self._kind in _PORTABLE else socket_pair()
         near_fork, far_fork = socket_pair()
-        worker = Worker(self._world.loop, far)
+        worker = Worker(self._world.loop, far, self._kind)
         worker.fork_socket = far_fork
         self.workers.append(worker)
+        kind = RemoteWorker if self._kind == "remote" else LocalWorker
         sockets = (near, near_fork)
-        return LocalWorker(spec.instance_name, 4321, sockets, worker.exit, worker.exited)
+        return kind(spec.instance_name, 4321, sockets, worker.exit, worker.exited)
 
     async def _start(self, plan: InstancePlan) -> PythonInstance:
         world = self._world
@@ -273,8 +316,8 @@ class Served:
 class Bound(Served):
     """A model of two bound functions, whose processes are workers here, too."""
 
-    def __init__(self, world: World, name: str, text: str) -> None:
-        super().__init__(world, name, text)
+    def __init__(self, world: World, name: str, text: str, kind: str) -> None:
+        super().__init__(world, name, text, kind)
         self.model = Model(self.spec, world.loop, config_json=b"{}")
 
     def open(self) -> None:
@@ -318,7 +361,7 @@ class World:
         self.sinks: list[RecordingSink] = []
         self.echo = self._serve(Served(self, "echo", ""))
         text = DECOUPLED if kind == "decoupled" else BATCHES
-        self.wild = self._serve((Bound if kind == "bound" else Served)(self, "wild", text))
+        self.wild = self._serve((Bound if kind == "bound" else Served)(self, "wild", text, kind))
         self.worker = self.wild.workers[0]
         if kind == "forked":
             self.worker = self._fork(self.worker)

@@ -234,6 +234,25 @@ def test_last_words_can_be_read_after_the_loss(rig):
     assert rig.losses == []
 
 
+def test_last_words_end_with_the_first_that_breaks_a_rule(rig, caplog):
+    def refuse(received):
+        rig.take(received)
+        if received.frame.batch == 2:
+            raise ProtocolError("no")
+
+    rig.near._on_message = refuse
+    rig.near.stop_watching()
+    for batch in (1, 2, 3):
+        rig.far.send(Cancel(batch, 0))
+    rig.far.close()
+    rig.near.read_to_end()
+    rig.near.read_to_end()
+
+    assert [frame.batch for frame in rig.heard] == [1, 2]
+    (record,) = caplog.records
+    assert record.getMessage() == "peer: a message could not be read, which ends it: no"
+
+
 def test_closed_channel_tells_nothing(rig):
     rig.far.send(Cancel(1, 0))
     rig.near.close()

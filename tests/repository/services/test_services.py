@@ -444,6 +444,15 @@ def test_line_says_of_itself_what_it_may(caplog):
     assert {len(each) for each in record.triton_request_ids} == {255}
 
 
+def test_long_line_counts_as_many(caplog):
+    log = WorkerLog("m_0_0", "m", FakeClock())
+    with caplog.at_level(logging.INFO):
+        for _ in range(100):
+            log.write(WorkerLogLine("INFO", "x" * 1_000_000, "a.py", 1))
+
+    assert len(caplog.records) == 76  # of 263 lines each
+
+
 def test_lines_that_are_too_many_are_left_out_and_counted(caplog):
     clock = FakeClock()
     log = WorkerLog("m_0_0", "m", clock)

@@ -67,6 +67,7 @@ class LoopChannel:
         self._on_lost = on_lost
         self._is_watched = False
         self._is_lost = False
+        self._is_broken = False  # a last message could not be read; those after it count no more
         self._read_messages = 1
         # How many messages came alone since a second one was looked for, and after how many to look
         # again. It doubles while there is none: looking for nothing costs 4 us.
@@ -199,7 +200,8 @@ class LoopChannel:
         """Read all messages; returns whether the end of the connection was reached."""
         try:
             for _ in range(_MAX_LAST_MESSAGES):
-                received = self.channel.receive() if self.is_open else None
+                is_read = self.is_open and not self._is_broken
+                received = self.channel.receive() if is_read else None
                 if received is None:
                     break
                 if received.blocks:
@@ -208,8 +210,10 @@ class LoopChannel:
         except EOFError:
             return True
         except ProtocolError as error:
+            self._is_broken = True
             self._log_breach(error)
         except Exception:
+            self._is_broken = True
             logger.exception("%s: its last message could not be read", self._name)
         return False
 

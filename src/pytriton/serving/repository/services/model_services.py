@@ -53,6 +53,7 @@ MAX_RUNNING = 1000  # services of one worker that take time, such as to load a m
 # Lines of one worker: models that write more cannot be read, and the event loop has other work.
 _LINES_AT_ONCE = 20_000
 _LINES_PER_S = 2_000
+_LINE_CHARACTERS = 1_000  # a longer one counts as several
 _MAX_TEXT = 1 << 18
 _MAX_NAME = 255
 _MAX_IDS = 1000
@@ -302,10 +303,11 @@ class WorkerLog:
         more = max(0.0, now_s - self._seen_s) * _LINES_PER_S
         self._room = min(_LINES_AT_ONCE, self._room + more)
         self._seen_s = now_s
-        if self._room < 1:
+        size = 1 + min(len(line.message), _MAX_TEXT) // _LINE_CHARACTERS
+        if self._room < size:
             self._lost_count += 1
             return
-        self._room -= 1
+        self._room -= size
         if self._lost_count:
             text = "%s: %d lines were left out here, as it wrote more than %d a second"
             logger.warning(text, self._instance_name, self._lost_count, _LINES_PER_S)
