@@ -7,16 +7,13 @@ import contextlib
 import itertools
 import os
 import pathlib
-import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from pytriton.client import AsyncioDecoupledModelClient, DecoupledModelClient, ModelClient
-from pytriton.client.utils import create_client_from_url, wait_for_model_ready
 from pytriton.client.waiting import ReadinessWait
 from tests import peers
 from tests.client.models import PAUSE
@@ -27,8 +24,6 @@ from tests.free_ports import first_of_free_ports
 
 MODELS = pathlib.Path(__file__).with_name("models.py")
 LAST_MODEL = "PlainCounter"
-START_TIMEOUT_S = 240.0  # for NVIDIA PyTriton on a busy machine
-STOP_TIMEOUT_S = 180.0
 
 _numbers = itertools.count()
 
@@ -59,22 +54,9 @@ def serving(name: str, python: pathlib.Path):
     port = first_of_free_ports(3)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     environment["PATH"] = f"{python.parent}{os.pathsep}{environment.get('PATH', '')}"
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            [str(python), str(MODELS), str(port)],
-            env=environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            cwd=tempfile.gettempdir(),
-        )
-        try:
-            server = Server(name, port)
-            with create_client_from_url(server.urls["http"]) as client:
-                wait_for_model_ready(client, LAST_MODEL, timeout_s=START_TIMEOUT_S)
-            yield server
-        finally:
-            process.terminate()
-            process.wait(STOP_TIMEOUT_S)
+    command, starts = [str(python), str(MODELS), str(port)], 1 if name == "ours" else peers.STARTS
+    with peers.serving(command, port, LAST_MODEL, starts=starts, env=environment):
+        yield Server(name, port)
 
 
 @pytest.fixture(scope="session")
@@ -158,10 +140,8 @@ def stalled(request):
 
 
 @pytest.fixture
-def looks_once(request, monkeypatch):
+def looks_once(monkeypatch):
     """The time of each wait for a server or a model is up when it has its first answers."""
-    if "server" in request.fixturenames:
-        request.getfixturevalue("server")  # whose start is waited for as usual
     monkeypatch.setattr(ReadinessWait, "next_pause_s", lambda wait: None)
 
 

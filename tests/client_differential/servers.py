@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from pytriton.client.auth import create_auth_headers
-from pytriton.client.utils import create_client_from_url, wait_for_model_ready
+from tests import peers
 from tests.client_differential.case import Servers
 from tests.client_differential.models import LAST_MODEL, RESTRICTED, TOKEN
 from tests.free_ports import free_ports
 
 ROOT = Path(__file__).parents[2]
-START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 180.0
 ASK_TIMEOUT_S = 600.0
 PROTOCOLS = ("http", "grpc", "metrics")
 
@@ -39,49 +37,27 @@ def environment(python: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def serving(python: Path) -> Iterator[Servers]:
-    """One server of each kind."""
+    """One server of each kind, started one after the other: the original gives up otherwise."""
     is_real = python != our_python()
-    numbers = iter(free_ports(3 * len(RESTRICTED)))
+    starts = peers.STARTS if is_real else 1
+    headers = create_auth_headers(TOKEN, "http")
+    numbers = iter(free_ports(len(PROTOCOLS) * len(RESTRICTED)))
     ports = {kind: {name: next(numbers) for name in PROTOCOLS} for kind in RESTRICTED}
     with contextlib.ExitStack() as stack:
-        log = stack.enter_context(tempfile.TemporaryFile())
         for kind, of_kind in ports.items():
-            stack.enter_context(running(python, log, kind, *map(str, of_kind.values())))
-            if is_real:  # the original gives up where several start side by side
-                wait_until_ready(of_kind["http"], log)
-        for of_kind in ports.values():
-            wait_until_ready(of_kind["http"], log)
-        yield Servers(ports, is_real)
-
-
-@contextlib.contextmanager
-def running(python: Path, log: Any, *arguments: str) -> Iterator[None]:
-    process = subprocess.Popen(
-        [str(python), "-m", "tests.client_differential.models", *arguments],
-        env=environment(python),
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        cwd=tempfile.gettempdir(),
-    )
-    try:
-        yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        finally:
-            process.kill()
-
-
-def wait_until_ready(port: int, log: Any) -> None:
-    with create_client_from_url(f"http://127.0.0.1:{port}") as client:
-        try:
-            wait_for_model_ready(
-                client, LAST_MODEL, None, START_TIMEOUT_S, create_auth_headers(TOKEN, "http")
+            arguments = ["tests.client_differential.models", kind, *map(str, of_kind.values())]
+            command = [str(python), "-m", *arguments]
+            stack.enter_context(
+                peers.serving(
+                    command,
+                    of_kind["http"],
+                    LAST_MODEL,
+                    headers,
+                    starts=starts,
+                    env=environment(python),
+                )
             )
-        except Exception as error:
-            log.seek(0)
-            raise RuntimeError(f"{error}\n{log.read().decode()}") from error
+        yield Servers(ports, is_real)
 
 
 def asked(python: Path, servers: Servers) -> dict[str, Any]:

@@ -7,26 +7,21 @@ import contextlib
 import os
 import pathlib
 import shutil
-import subprocess
-import tempfile
 from dataclasses import dataclass
 
 import pytest
 
 from pytriton import constants
-from pytriton.client.utils import create_client_from_url, wait_for_model_ready
 from pytriton.tools.commands import replay, server_options
 from pytriton.tools.commands.perf import session
 from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
 from tests import peers
 from tests.collected import items_in
 from tests.commands import models
-from tests.e2e.waiting import DEADLINE_S
 from tests.free_ports import first_of_free_ports
 
 FOLDER = pathlib.Path(__file__).parent
 TOKEN = "token-of-the-tests"
-START_TIMEOUT_S = 240.0  # for the real ones on a busy machine
 
 
 @dataclass(frozen=True)
@@ -87,29 +82,14 @@ def server(tmp_path_factory):
     patch.undo()
 
 
-@contextlib.contextmanager
-def started(command, port, last_model):
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, cwd=tempfile.gettempdir()
-        )
-        try:
-            with create_client_from_url(f"http://localhost:{port}") as client:
-                wait_for_model_ready(client, last_model, timeout_s=START_TIMEOUT_S)
-            yield Asked(port)
-        finally:
-            process.terminate()
-            process.wait(DEADLINE_S)
-
-
 @pytest.fixture(scope="session")
 def real_pytriton():
     port = first_of_free_ports(3)
     python = peers.python()
     path = f"PATH={python.parent}{os.pathsep}{os.environ.get('PATH', '')}"
     command = ["env", "-u", "PYTHONPATH", path, str(python), str(FOLDER / "models.py"), str(port)]
-    with started(command, port, "Echo") as server:
-        yield server
+    with peers.serving(command, port, "Echo"):
+        yield Asked(port)
 
 
 @pytest.fixture(scope="session")
@@ -120,8 +100,8 @@ def real_triton(tmp_path_factory):
     ports = zip(("http", "grpc", "metrics"), range(port, port + 3), strict=True)
     options = [f"--{name}-port={number}" for name, number in ports]
     command = [*peers.triton_command(), f"--model-repository={repository}", *options]
-    with started(command, port, "AddSub") as server:
-        yield server
+    with peers.serving(command, port, "AddSub"):
+        yield Asked(port)
 
 
 @pytest.fixture(
