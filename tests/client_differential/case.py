@@ -53,13 +53,15 @@ class Servers:
 class Case:
     """Something that is asked of clients and servers.
 
-    Slow ones are asked side by side. Deadly ones are those that the real server does not survive.
+    Slow ones are asked side by side. Last ones are asked when all others were, as the real server
+    is not ready any more after them. Deadly ones are those that it does not survive.
     """
 
     name: str
     ask: Callable[[Servers], Any]
     is_slow: bool = False
     is_deadly: bool = False
+    is_last: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,17 +105,19 @@ def stepped_async(name: str, steps: Callable[[str], Awaitable[Any]], **settings:
 
 
 def outcomes(cases: Sequence[Case], servers: Servers) -> dict[str, Any]:
-    """What comes of all cases. Each lane asks its cases in turn, all but the first slow ones."""
+    """What comes of all cases. Each lane asks its cases in turn."""
     warnings.simplefilter("ignore")
     if servers.is_real:
         cases = [case for case in cases if not case.is_deadly]
     slow = [case for case in cases if case.is_slow]
-    lanes = [[case for case in cases if not case.is_slow]]
+    lanes = [[case for case in cases if not (case.is_slow or case.is_last)]]
     lanes += [slow[start::SLOW_LANES] for start in range(SLOW_LANES)]
+    last_lanes = [[case] for case in cases if case.is_last]
     found: dict[str, Any] = {}
     with concurrent.futures.ThreadPoolExecutor(len(lanes)) as threads:
-        for of_lane in threads.map(lambda lane: in_turn(lane, servers), lanes):
-            found |= of_lane
+        for together in (lanes, last_lanes):
+            for of_lane in threads.map(lambda lane: in_turn(lane, servers), together):
+                found |= of_lane
     return found
 
 

@@ -57,7 +57,10 @@ NO_STREAM = [
 
 
 def manage(scheme: str) -> Case:
-    """Unload and load a bound model; only the right token may."""
+    """Unload and load a bound model; only the right token may.
+
+    The original cannot load it again, and its server is not ready from then on.
+    """
 
     def ask(servers: Servers) -> Any:
         found = []
@@ -75,7 +78,7 @@ def manage(scheme: str) -> Case:
                 ]
         return found
 
-    return Case(f"unload and load: ModelClient {scheme}", ask, is_slow=True)
+    return Case(f"unload and load: ModelClient {scheme}", ask, is_last=True)
 
 
 def manage_unknown(scheme: str) -> Case:

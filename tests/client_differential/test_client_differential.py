@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from tests import peers
+from tests.client_differential.case import Case, Servers
+from tests.client_differential.case import outcomes as outcomes_of
 from tests.client_differential.cases import CASES
 from tests.client_differential.known_differences import KNOWN_DIFFERENCES
 from tests.client_differential.outcome import agree
@@ -73,3 +75,15 @@ def test_recordings_have_all_cases_and_a_reason_for_each_difference() -> None:
     assert (
         mistakes(RECORDED, DIFFERENT, reasons, names=names, only_ours=deadly, are_same=agree) == {}
     )
+
+
+def test_last_cases_are_asked_when_all_others_were() -> None:
+    asked: list[str] = []
+
+    def case(name: str, **when: bool) -> Case:
+        return Case(name, lambda _: asked.append(name), **when)
+
+    cases = [case("last", is_last=True), case("slow", is_slow=True), case("quick")]
+    outcomes_of(cases, Servers({}, is_real=True))
+
+    assert asked.index("last") == 2
