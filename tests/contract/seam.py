@@ -77,7 +77,7 @@ class Control:
     def index(self, *, ready: bool = False) -> list[Any]:
         return [entry for entry in self.entries if entry.state == "READY" or not ready]
 
-    async def load(self, name: str, config: str | None, files: Any) -> None:
+    async def load(self, name: str, config: str | None, files: Any, patterns: Any = None) -> None:
         self.calls.append(("load", name, config, dict(files)))
         await asyncio.sleep(0)
         self.work()

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import struct
 import threading
-import types
 
 import pytest
 from hypothesis import given
@@ -25,6 +24,7 @@ from pytriton.serving.engine import string_count
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
+from pytriton.serving.engine.observers import ORDER, Observer
 from pytriton.serving.engine.validation import MANY_STRINGS
 from tests.e2e.loop_waiting import comes_true
 
@@ -242,13 +242,18 @@ def test_request_whose_strings_are_counted_is_observed_once(gate, is_alone):
     async def main():
         engine, taken = make_engine(asyncio.get_running_loop())
         observed = []
-        engine.tap = types.SimpleNamespace(observe=observed.append)
+
+        class Seer(Observer):
+            def begun(self, members):
+                observed.extend(members.requests)
+
+        engine.observers.add(ORDER[0], Seer())
         inferences = [Inference(request_of(varied(size)), Sink()) for size in (MANY, 10)]
         engine.submit(inferences[0], is_alone=is_alone)
         engine.submit(inferences[1])
         gate.opened.set()
         assert await comes_true(lambda: len(taken) == 2)
 
-        assert observed == inferences
+        assert observed == [each.request for each in inferences]
 
     asyncio.run(main())

@@ -49,7 +49,6 @@ class FakeEngine:
 
     def __init__(self, rounds_behind: int = 0) -> None:
         self.rounds_behind = rounds_behind
-        self.chunk_observers = []
         self.observers = Observers(None)
         self.full: list = []
         self.after_answers = lambda: None

@@ -16,7 +16,7 @@ from pytriton.base.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
-from pytriton.base.messages import NO_FIELDS, InferRequest, InferResponse, InferTensor
+from pytriton.base.messages import InferRequest, InferResponse, InferTensor
 from pytriton.protocol.recording import (
     Exchange,
     RecordedTensor,
@@ -24,7 +24,12 @@ from pytriton.protocol.recording import (
     RecordingHead,
     RecordReader,
 )
-from pytriton.runtime.executor.columns import ChunkSignature, InputColumn
+from pytriton.runtime.executor.columns import (
+    ChunkSignature,
+    InputColumn,
+    make_members,
+    shared_request,
+)
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.server.recording import tap as tap_module
@@ -64,9 +69,9 @@ class FailingSink(KeepingSink):
 
 
 def tapped(max_bytes=1 << 20, **choice):
-    engine, observers = Engine(), []
+    engine = Engine()
     queue = ExchangeQueue(ExchangeChoice(**choice), max_bytes)
-    tap = EngineTap(engine, observers)
+    tap = EngineTap(engine.observers)
     tap.add(queue)
     return engine, tap, queue
 
@@ -87,17 +92,17 @@ def exchanges(queue):
 def test_engine_without_consumers_has_no_tap():
     engine, tap, queue = tapped()
 
-    assert engine.tap is tap
+    assert engine.observers.are_there
     tap.remove(queue)
     tap.remove(queue)
-    assert engine.tap is None
+    assert not engine.observers.are_there
 
 
 def test_request_is_passed_on_with_its_answer():
     _, tap, queue = tapped()
     sent, sink = request(id="i", received_ns=5), KeepingSink()
     inference = Inference(sent, sink)
-    tap.observe(inference)
+    tap._observers.begin(inference)
     answer = response()
     inference.sink.on_response(answer, final=True)
 
@@ -112,7 +117,7 @@ def test_copy_does_not_change_with_the_memory_of_the_request():
     _, tap, queue = tapped()
     sent = request()
     inference = Inference(sent, KeepingSink())
-    tap.observe(inference)
+    tap._observers.begin(inference)
     sent.inputs["x"].data[:] = bytes(8)
     inference.sink.on_response(response(), final=True)
 
@@ -131,20 +136,10 @@ def test_refused_and_failed_requests_are_recorded_with_their_errors():
     assert exchange.has_failed
 
 
-def test_request_that_is_submitted_again_is_copied_once():
-    _, tap, queue = tapped()
-    inference = Inference(request(), KeepingSink())
-    tap.observe(inference)
-    tap.observe(inference)
-    inference.sink.on_response(response(), final=True)
-
-    assert queue.taken_count == 1
-
-
 def test_calls_of_models_are_not_copied():
     _, tap, queue = tapped()
     inference = Inference(request(call_depth=1), KeepingSink())
-    tap.observe(inference)
+    tap._observers.begin(inference)
 
     assert isinstance(inference.sink, KeepingSink)
     assert queue.used_bytes == 0
@@ -153,7 +148,7 @@ def test_calls_of_models_are_not_copied():
 def test_response_that_cannot_be_delivered_is_an_error_for_its_caller_as_before():
     _, tap, queue = tapped()
     inference = Inference(request(), FailingSink())
-    tap.observe(inference)
+    tap._observers.begin(inference)
     with pytest.raises(InternalError):
         inference.sink.on_response(response(), final=True)
     inference.sink.on_error(InternalError("the client is gone"))
@@ -165,7 +160,7 @@ def test_without_room_nothing_is_copied_and_the_drop_is_counted():
     _, tap, queue = tapped(max_bytes=4000)
     inferences = [Inference(request(size=800), KeepingSink()) for _ in range(3)]
     for inference in inferences:
-        tap.observe(inference)
+        tap._observers.begin(inference)
 
     assert queue.dropped_count == 1
     assert isinstance(inferences[2].sink, KeepingSink)
@@ -175,7 +170,7 @@ def test_response_without_room_drops_the_exchange_and_frees_its_room():
     _, tap, queue = tapped(max_bytes=4000)
     sink = KeepingSink()
     inference = Inference(request(), sink)
-    tap.observe(inference)
+    tap._observers.begin(inference)
     inference.sink.on_response(response(bytes(8000)), final=True)
 
     assert len(sink.events) == 1
@@ -186,7 +181,7 @@ def test_room_is_free_again_when_the_consumer_is_done():
     _, tap, queue = tapped(max_bytes=4000)
     for _ in range(10):
         inference = Inference(request(size=800), KeepingSink())
-        tap.observe(inference)
+        tap._observers.begin(inference)
         inference.sink.on_response(response(), final=True)
         queue.release(queue.waiting.popleft()[1])
 
@@ -251,7 +246,7 @@ def closed(pace, reason):
 
 def observed(tap, **changes):
     inference = Inference(request(**changes), KeepingSink())
-    tap.observe(inference)
+    tap._observers.begin(inference)
     return inference
 
 
@@ -394,7 +389,7 @@ def loop():
 
 def started(loop, **wanted):
     engine = Engine()
-    tap = EngineTap(engine, [])
+    tap = EngineTap(engine.observers)
     recordings = Recordings(tap, "here", loop)
     status = loop.run_until_complete(recordings.do("start", json.dumps(wanted).encode()))
     return recordings, tap, status["id"]
@@ -403,7 +398,7 @@ def started(loop, **wanted):
 def serve(tap, count=1, **changes):
     for _ in range(count):
         inference = Inference(request(**changes), KeepingSink())
-        tap.observe(inference)
+        tap._observers.begin(inference)
         inference.sink.on_response(response(), final=True)
 
 
@@ -416,7 +411,7 @@ def test_recording_ends_after_its_requests(loop):
     assert [each.number for each in between] == [0, 1]
     assert between[0].responses[0].outputs[0].is_redacted
     assert end == RecordingEnd(reason="the limit of requests was reached", exchanges=2)
-    assert tap._engine.tap is None
+    assert not tap._observers.are_there
 
 
 def test_recording_stays_below_its_size(loop):
@@ -458,7 +453,7 @@ def test_there_is_one_recording_at_a_time(loop):
     [b"[]", b"{", b'{"share": 2}', b'{"path": "/etc/passwd"}', b'{"seconds": 0}', b"\xff"],
 )
 def test_wrong_requests_for_recordings_are_refused(loop, body):
-    recordings = Recordings(EngineTap(Engine(), []), "here", loop)
+    recordings = Recordings(EngineTap(Engine().observers), "here", loop)
     with pytest.raises(InvalidArgumentError):
         loop.run_until_complete(recordings.do("start", body))
 
@@ -472,7 +467,7 @@ def test_unknown_recording_is_not_found(loop):
 
 def test_recording_that_nobody_fetches_ends_and_frees_its_memory():
     async def run():
-        tap = EngineTap(Engine(), [])
+        tap = EngineTap(Engine().observers)
         recordings = Recordings(tap, "here", asyncio.get_running_loop())
         await recordings.do("start", b'{"seconds": 1e6}')
         serve(tap)
@@ -482,14 +477,14 @@ def test_recording_that_nobody_fetches_ends_and_frees_its_memory():
     tap, recordings, status = FakeClock().run(run())
 
     assert status == {}
-    assert tap._engine.tap is None
+    assert not tap._observers.are_there
     texts = "".join(family.text() for family in recordings.families())
     assert 'nv_recording_end_count{reason="gone"} 1' in texts
     assert "nv_recording_request_count 1" in texts
 
 
 def test_recording_that_ended_has_metrics_and_a_server_without_one_has_none(loop):
-    assert list(Recordings(EngineTap(Engine(), []), "here", loop).families()) == []
+    assert list(Recordings(EngineTap(Engine().observers), "here", loop).families()) == []
     recordings, tap, recording_id = started(loop, requests=1)
     serve(tap)
     fetch_all(recordings, recording_id, loop)
@@ -500,13 +495,14 @@ def test_recording_that_ended_has_metrics_and_a_server_without_one_has_none(loop
 
 
 def test_model_in_a_namespace_has_one_name_however_requests_come():
-    engine, tap, queue = tapped(models=["m"])
+    engine, _, queue = tapped(models=["m"])
     spec = model_spec(namespace="team_a")
     engine.infer(request("team_a::m"), KeepingSink())
     signature = ChunkSignature((InputColumn("x", FP32, (1,), 4),))
     sink = types.SimpleNamespace(on_outcome=lambda *_, **__: None)
     chunk = PiecesChunk(signature, sink, [[bytes(4)] * 2], range(3))
-    tap.observe_chunk(chunk, spec, [NO_FIELDS] * 2, "", 1)
+    make_members(chunk, None, shared_request(spec.identifier, signature, 1))
+    engine.observers.begin_chunk(chunk, types.SimpleNamespace(spec=spec))
     for index in range(2):
         chunk.sink.on_outcome(chunk, index, None, InternalError("no"), is_refused=False)
 

@@ -38,9 +38,6 @@ class EngineClient(Protocol):
 
     # Those of the engine of this process; what submits requests past `infer` shows them to these.
     observers: Observers
-    # Called with each chunk of small requests before it is submitted; see `GatheredChunk`. What
-    # records requests puts a sink of its own in front of the chunk's.
-    chunk_observers: list[Callable[[Any], None]]
 
     def call_after_answers(
         self, models: Sequence[ServedModel | None], callback: Callable[[], None]

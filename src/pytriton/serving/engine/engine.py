@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pytriton.base.errors import (
     InvalidArgumentError,
@@ -34,12 +34,11 @@ from pytriton.serving.engine.string_count import StringCounter
 from pytriton.serving.engine.validation import UncountedStringsError, validate
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
     from collections.abc import Set as AbstractSet
 
     from pytriton.base.failure_records import FailureGroup
-    from pytriton.base.messages import InferRequest, MemberFields, ResponseSink
-    from pytriton.base.model_spec import ModelSpec
+    from pytriton.base.messages import InferRequest, ResponseSink
     from pytriton.base.quotas import PrincipalQuotas
 
 _M = TypeVar("_M", bound=ServedModel)
@@ -49,27 +48,6 @@ _EXITING = "Server exiting"
 
 def _do_nothing(*_: object) -> None:
     """Report no change: there is no listener."""
-
-
-class RequestTap(Protocol):
-    """Sees requests before they are queued, and may put a sink of its own before theirs."""
-
-    def observe(self, inference: Inference) -> None:
-        """Look at a request that is about to be queued or refused."""
-
-    def observe_chunk(
-        self,
-        chunk: Any,
-        spec: ModelSpec,
-        fields: Sequence[MemberFields | InferRequest],
-        version: str,
-        received_ns: int,
-    ) -> None:
-        """Look at a chunk that is about to be submitted.
-
-        `fields` are those of its members, or requests that have them, and `version` is what they
-        asked for.
-        """
 
 
 class RequestEngine(Generic[_M]):
@@ -96,7 +74,6 @@ class RequestEngine(Generic[_M]):
         self.failures = FailureBook()
         self.is_exiting = False  # set by `refuse`; each request reads it
         self.observers = Observers(self.find)
-        self.tap: RequestTap | None = None  # None: nobody records requests
         self.on_changed: Callable[[], None] = _do_nothing  # the models or their states changed
         # Called with the name of a bound model that was added, removed, or changed its state.
         self.on_bound_changed: Callable[[str], None] = _do_nothing
@@ -321,8 +298,6 @@ class RequestEngine(Generic[_M]):
         """
         if self.observers.are_there and not is_observed:
             self.observers.begin(inference)
-        if self.tap is not None and not is_observed:
-            self.tap.observe(inference)
         request = inference.request
         model: _M | None = None
         try:
@@ -357,8 +332,6 @@ class RequestEngine(Generic[_M]):
             return
         if self.observers.are_there:
             self.observers.begin(inference, model)
-        if self.tap is not None:
-            self.tap.observe(inference)
         try:
             inference.owner = model
             if model.quotas is not None:

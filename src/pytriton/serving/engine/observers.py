@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # All that observe, in the order in which they see requests and their ends. None depends on another.
-ORDER = ("tracing", "costs", "access log", "verbose lines")
+ORDER = ("tracing", "costs", "recording", "access log", "verbose lines")
 
 _monotonic_ns = time.monotonic_ns
 

@@ -174,7 +174,7 @@ class NetworkServer:
             access,
         )
         core.engine.costs.clock = ProcessorClock(self._front_end_pids).read
-        self._copies = RequestCopies(core.engine, client.chunk_observers, options, loop)
+        self._copies = RequestCopies(core.engine.observers, options, loop)
         client.record = self._copies.record
         client.metrics_page = self._metrics.page
         self._metrics.on_gpus_found = self._show_gpu_memory

@@ -34,7 +34,7 @@ from pytriton.serving.engine.validation import validate
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from pytriton.base.messages import ExecutionTrace, ResponseSink
     from pytriton.base.model_spec import ModelSpec
@@ -113,7 +113,6 @@ class GatheredChunk:
         self,
         order: Sequence[int] | None,
         observers: Observers,
-        seers: Iterable[Callable[[GatheredChunk], None]] = (),
         *,
         is_complete: bool,
     ) -> None:
@@ -126,8 +125,6 @@ class GatheredChunk:
         self.inputs = []
         rows = self.rows
         self.row_starts = range(0, (count + 1) * rows, rows)
-        for observe in seers:
-            observe(self)
         model = self.model
         members = make_members(self, model, self._requests(self.received_ns // count))
         if observers.are_there:
@@ -188,7 +185,6 @@ class Iterations:
     """Tells the gatherers of a port when an iteration of the event loop has read all requests."""
 
     def __init__(self, engine: EngineClient, loop: asyncio.AbstractEventLoop) -> None:
-        self.seers = engine.chunk_observers
         self.observers = engine.observers
         self._engine = engine
         self._loop = loop
@@ -341,9 +337,7 @@ class Gatherer:
     def _submit(self, *, is_complete: bool) -> None:
         chunk, self._chunk = self._chunk, None
         if chunk is not None:
-            iterations = self._iterations
-            observers, seers = iterations.observers, iterations.seers
-            chunk.submit(self._order, observers, seers, is_complete=is_complete)
+            chunk.submit(self._order, self._iterations.observers, is_complete=is_complete)
 
 
 class ResponsePattern(Protocol):

@@ -66,7 +66,6 @@ class LocalClient:
         strict_readiness: bool = True,
         change_log_settings: ChangeLogSettings | None = None,
     ) -> None:
-        self.chunk_observers: list[Callable[[Any], None]] = []
         self.loading_count = 0  # of requests to load models
         self.refused_loads = 0
         self._engine = engine

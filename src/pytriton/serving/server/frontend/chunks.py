@@ -439,10 +439,6 @@ class FrontEndChunks:
             signature, self, row_starts, call, received, item.columns, count, spec.is_ordered
         )
         requests = _read_requests(item, signature, spec.identifier)
-        if self._engine is not None and self._engine.tap is not None:
-            each = [requests] * count if isinstance(requests, InferRequest) else requests
-            version = item.model_version
-            self._engine.tap.observe_chunk(chunk, spec, each, version, item.received_ns)
         members = make_members(chunk, model, requests)
         if self._engine is not None and self._engine.observers.are_there:
             chunk.origins, chunk.costs = item.origins, {} if item.wants_cost else None

@@ -124,7 +124,6 @@ class RemoteClient:
         self._engine = engine = RequestEngine[RemoteModel]()
         self._models: dict[int, RemoteModel] = {}
         self.trace_rates: dict[str, int] = {}
-        self.chunk_observers: list[Callable[[Any], None]] = []
         self._is_serving = False
         self._asked_serving: asyncio.Future[Any] | None = None
         self._on_exiting = on_exiting

@@ -337,8 +337,6 @@ class FrontEndSession:
         if shared.engine.observers.are_there:
             sink.observe(item)
             shared.engine.observers.begin(inference, model)
-        if shared.engine.tap is not None:
-            shared.engine.tap.observe(inference)
         now_ns = time.monotonic_ns()
         if model.quotas is not None:
             model.quotas.admit(inference, now_ns)

@@ -10,9 +10,9 @@ from pytriton.base.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from pytriton.serving.engine.engine import Engine
+    from pytriton.serving.engine.observers import Observers
     from pytriton.serving.server.metrics.exposition import SampleFamily
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.recording import recording, shadow, tap
@@ -30,13 +30,11 @@ class RequestCopies:
 
     def __init__(
         self,
-        engine: Engine,
-        chunk_observers: list[Callable[[Any], None]],
+        observers: Observers,
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._engine = engine
-        self._chunk_observers = chunk_observers
+        self._observers = observers
         self._options = options
         self._loop = loop
         self._recordings: Recordings | None = None
@@ -44,7 +42,7 @@ class RequestCopies:
 
     @functools.cached_property
     def _tap(self) -> EngineTap:
-        return tap.EngineTap(self._engine, self._chunk_observers)
+        return tap.EngineTap(self._observers)
 
     def start(self) -> None:
         """Send requests to the shadow as well, if the options name one."""

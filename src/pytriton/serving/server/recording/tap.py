@@ -17,24 +17,14 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytriton.protocol.recording import Exchange, RecordedResponse, RecordedTensor
+from pytriton.serving.engine.observers import Observer, Watcher
 from pytriton.serving.server.recording.pacing import FollowedSequences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pytriton.base.errors import ServerError
-    from pytriton.base.messages import (
-        InferRequest,
-        InferResponse,
-        InferTensor,
-        MemberFields,
-        ResponseBurst,
-        ResponseSink,
-    )
-    from pytriton.base.model_spec import ModelSpec
-    from pytriton.runtime.executor.columns import ChunkSink, OutputColumn
-    from pytriton.runtime.executor.inference import Inference
-    from pytriton.serving.engine.engine import Engine
+    from pytriton.base.messages import InferRequest, InferTensor
+    from pytriton.serving.engine.observers import Members, Observers, Run
     from pytriton.serving.server.recording.pacing import ShadowPace
 
 logger = logging.getLogger(__name__)
@@ -144,8 +134,8 @@ class ExchangeQueue:
         if count and self.pace is not None:
             self._drops[self.pace.reason] += self.choice.takes_number(count)
 
-    def wants(self, fields: MemberFields | InferRequest, model: str) -> bool:
-        """Returns whether the next request is chosen, and its copy can be afforded."""
+    def wants(self, fields: InferRequest, model: str) -> bool:
+        """Returns whether a request of a sequence is chosen, and its copy can be afforded."""
         correlation_id = fields.correlation_id
         if not self.choice.takes(model, correlation_id):
             return False
@@ -153,7 +143,7 @@ class ExchangeQueue:
         if pace is None:
             return True
         is_first = bool(fields.flags & _FIRST)
-        if correlation_id and not self.sequences.has(model, correlation_id, is_first=is_first):
+        if not self.sequences.has(model, correlation_id, is_first=is_first):
             self._drops["sequence"] += 1
             return False
         if not self._allowed(pace, 1):
@@ -162,7 +152,7 @@ class ExchangeQueue:
         return True
 
     def wants_of(self, model: str, count: int) -> Sequence[int]:
-        """Like `wants`, for requests that came together, of no sequence; returns their places."""
+        """Like `wants`, for requests of no sequence that came together; returns their places."""
         chosen = self.choice.takes_of(model, count)
         pace = self.pace
         if pace is None or not chosen:
@@ -173,7 +163,7 @@ class ExchangeQueue:
         self._drops[pace.reason or "budget"] += len(chosen) - allowed
         return [chosen[place * len(chosen) // allowed] for place in range(allowed)]
 
-    def reserve(self, size: int, fields: MemberFields | InferRequest, model: str) -> bool:
+    def reserve(self, size: int, fields: InferRequest, model: str) -> bool:
         """Take room for a request that is wanted; returns False if there is not enough."""
         pace = self.pace
         if self.used_bytes + size > self.max_bytes:
@@ -216,7 +206,7 @@ class ExchangeQueue:
         self,
         reason: str,
         reserved: int,
-        fields: MemberFields | InferRequest | Exchange,
+        fields: InferRequest | Exchange,
         model: str,
     ) -> None:
         """Undo `reserve`: the exchange is dropped."""
@@ -225,9 +215,7 @@ class ExchangeQueue:
             self.pace.give_up()
         self._drop(reason, fields, model)
 
-    def _drop(
-        self, reason: str, fields: MemberFields | InferRequest | Exchange, model: str
-    ) -> None:
+    def _drop(self, reason: str, fields: InferRequest | Exchange, model: str) -> None:
         self._drops[reason] += 1
         if fields.correlation_id:
             self.sequences.lose(model, fields.correlation_id)
@@ -260,28 +248,23 @@ class _Capture:
         self.pace = _pace_of(takers)
         self._size = size
 
-    def add_response(self, tensors: Iterable[InferTensor], parameters: dict[str, Any]) -> None:
-        """Copy a response, if there is room for it; otherwise nobody gets the exchange."""
-        tensors = list(tensors)
-        if self._grow(_RESPONSE_BYTES + sum([_byte_count(each.data) for each in tensors])):
-            outputs = [_copied(each) for each in tensors]
-            self.exchange.responses.append(
-                RecordedResponse(self._elapsed_ns(), outputs, parameters)
-            )
-
-    def add_error(self, error: ServerError) -> None:
-        """Note an error."""
-        if self._grow(_RESPONSE_BYTES):
+    def add(self, run: Run, index: int) -> None:
+        """Copy what the request gets; if there is no room for it, nobody gets the exchange."""
+        elapsed_ns = max(0, run.answered_ns - self.exchange.arrived_ns)
+        responses = self.exchange.responses
+        for tensors, parameters in run.answers(index):
+            if self._grow(_RESPONSE_BYTES + sum([_byte_count(each.data) for each in tensors])):
+                outputs = [_copied(each) for each in tensors]
+                responses.append(RecordedResponse(elapsed_ns, outputs, parameters))
+        error = run.error
+        if error is not None and self._grow(_RESPONSE_BYTES):
             code = int(error.code)
-            response = RecordedResponse(self._elapsed_ns(), error=error.message, code=code)
-            self.exchange.responses.append(response)
-
-    def end(self) -> None:
-        """Pass the exchange on; it has its last response."""
-        self.exchange.ended_ns = self._elapsed_ns()
-        takers, self.takers = self.takers, []
-        for taker in takers:
-            taker.add(self.exchange, self._size)
+            responses.append(RecordedResponse(elapsed_ns, error=error.message, code=code))
+        if run.is_final:
+            self.exchange.ended_ns = elapsed_ns
+            takers, self.takers = self.takers, []
+            for taker in takers:
+                taker.add(self.exchange, self._size)
 
     def give_up(self) -> None:
         """Free what the exchange holds: it could not be copied."""
@@ -295,9 +278,6 @@ class _Capture:
         self._size += more
         return bool(self.takers)
 
-    def _elapsed_ns(self) -> int:
-        return max(0, time.monotonic_ns() - self.exchange.arrived_ns)
-
 
 def _pace_of(takers: Iterable[ExchangeQueue]) -> ShadowPace | None:
     """Returns the pace of the taker that has one: there is one shadow."""
@@ -307,301 +287,118 @@ def _pace_of(takers: Iterable[ExchangeQueue]) -> ShadowPace | None:
     return None
 
 
-class TappedSink:
-    """The sink of a request that is copied; passes everything on."""
+class TapWatcher(Watcher):
+    """Copies the answers to requests that are copied, by their indices."""
 
-    __slots__ = ("_capture", "_sink")
-
-    def __init__(self, sink: ResponseSink, capture: _Capture) -> None:
-        self._sink = sink
-        self._capture: _Capture | None = capture
-
-    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        """Pass a response on."""
-        self._note(_note_response, response, final=final)
-        self._sink.on_response(response, final=final)
-
-    def on_burst(self, burst: ResponseBurst) -> None:
-        """Pass many responses on, as the sink takes them."""
-        self._note(_note_burst, burst, final=False)
-        sink: Any = self._sink
-        if hasattr(sink, "on_burst"):
-            sink.on_burst(burst)
-        else:
-            for response in burst.responses():
-                sink.on_response(response, final=False)
-
-    def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Pass an error on."""
-        self._note(_Capture.add_error, error, final=final)
-        self._sink.on_error(error, final=final)
-
-    def on_refused(self, error: ServerError) -> None:
-        """Pass a refusal on."""
-        self._note(_Capture.add_error, error, final=True)
-        self._sink.on_refused(error)
-
-    def _note(self, note: Callable[[_Capture, Any], None], what: Any, *, final: bool) -> None:
-        capture = self._capture
-        if capture is None:  # its end could not be delivered, and an error follows
-            return
-        pace = capture.pace
-        began_ns = 0 if pace is None else time.thread_time_ns()
-        try:
-            note(capture, what)
-            if final:
-                capture.end()
-            if not capture.takers:  # it is over, or nobody has room for it any more
-                self._capture = None
-        except Exception:
-            self._capture = None
-            capture.give_up()
-            logger.exception("an answer could not be recorded")
-        if pace is not None:
-            pace.spend(time.thread_time_ns() - began_ns, 0)
-
-
-def _note_response(capture: _Capture, response: InferResponse | None) -> None:
-    if response is not None:
-        capture.add_response(response.outputs, response.parameters or {})
-
-
-def _note_burst(capture: _Capture, burst: ResponseBurst) -> None:
-    for response in burst.responses():
-        capture.add_response(response.outputs, {})
-
-
-class TappedChunkSink:
-    """The sink of a chunk some of whose members are copied; passes everything on."""
-
-    __slots__ = ("_captures", "_is_batched", "_pace", "_sink", "protocol")
-
-    def __init__(self, sink: ChunkSink, captures: dict[int, _Capture], *, is_batched: bool) -> None:
-        self._sink = sink
-        self._captures = captures  # by the index of the member
-        self._is_batched = is_batched
+    def __init__(self, captures: dict[int, _Capture]) -> None:
+        self._captures = captures
         self._pace = _pace_of(taker for each in captures.values() for taker in each.takers)
-        self.protocol = getattr(sink, "protocol", "")  # which traces ask for
 
-    def on_rows(
-        self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
-    ) -> None:
-        """Pass on the answers of members."""
-        starts = chunk.row_starts
-        self._sink.on_rows(chunk, first, end, outputs, row)
+    def answered(self, run: Run) -> None:
+        """Copy answers."""
         pace = self._pace
         began_ns = 0 if pace is None else time.thread_time_ns()
-        answered = [each for each in self._captures if first <= each < end]
-        captures = [self._captures.pop(index) for index in answered]
-        try:
-            for index, capture in zip(answered, captures, strict=True):
-                at, until = (row + starts[each] - starts[first] for each in (index, index + 1))
-                tensors = [each.tensor(at, until, is_batched=self._is_batched) for each in outputs]
-                capture.add_response(tensors, {})
-                capture.end()
-        except Exception:
-            for capture in captures:
-                capture.give_up()
-            logger.exception("answers could not be recorded")
-        if pace is not None:
-            pace.spend(time.thread_time_ns() - began_ns, 0)
-
-    def on_outcome(
-        self,
-        chunk: Any,
-        index: int,
-        response: InferResponse | None,
-        error: ServerError | None,
-        *,
-        is_refused: bool,
-    ) -> None:
-        """Pass on the end of one member."""
-        capture = self._captures.pop(index, None)
-        if capture is not None:
+        for index in [each for each in self._captures if run.first <= each < run.end]:
+            capture = self._captures[index]
             try:
-                if error is not None:
-                    capture.add_error(error)
-                else:
-                    _note_response(capture, response)
-                capture.end()
+                capture.add(run, index)
             except Exception:
                 capture.give_up()
                 logger.exception("an answer could not be recorded")
-        self._sink.on_outcome(chunk, index, response, error, is_refused=is_refused)
+            if not capture.takers:  # it is over, or nobody has room for it any more
+                del self._captures[index]
+        if pace is not None:
+            pace.spend(time.thread_time_ns() - began_ns, 0)
 
 
-class EngineTap:
-    """Shows the requests of an engine to consumers; without one, the engine does not know it."""
+class EngineTap(Observer):
+    """Shows the requests of an engine to consumers; without one, it does not observe them."""
 
-    def __init__(self, engine: Engine, chunk_observers: list[Callable[[Any], None]]) -> None:
-        self._engine = engine
-        self._chunk_observers = chunk_observers
+    def __init__(self, observers: Observers) -> None:
+        self._observers = observers
         self._consumers: list[ExchangeQueue] = []
-        self._only: ExchangeQueue | None = None  # of them, if there is one
 
     def add(self, consumer: ExchangeQueue) -> None:
         """Copy requests for a consumer from now on."""
-        if not self._consumers:
-            self._engine.tap = self
-            self._chunk_observers.append(self._observe_gathered)
         self._consumers.append(consumer)
-        self._only = consumer if len(self._consumers) == 1 else None
+        self._observers.add("recording", self)
 
     def remove(self, consumer: ExchangeQueue) -> None:
         """Copy no new requests for a consumer; those that run are still added."""
-        if consumer not in self._consumers:
-            return
-        self._consumers.remove(consumer)
-        self._only = self._consumers[0] if len(self._consumers) == 1 else None
-        if not self._consumers:
-            self._engine.tap = None
-            self._chunk_observers.remove(self._observe_gathered)
+        if consumer in self._consumers:
+            self._consumers.remove(consumer)
+            if not self._consumers:
+                self._observers.remove("recording")
 
-    # Called by the engine
-
-    def observe(self, inference: Inference) -> None:
-        """Look at a request that is about to be queued or refused."""
-        request, sink = inference.request, inference.sink
-        # Calls of models are parts of what clients sent. A request may be submitted twice.
-        if request.call_depth or isinstance(sink, TappedSink):
-            return
-        if request.device is not None:  # the server never sees its tensors
-            return
-        only = self._only
+    def begun(self, members: Members) -> TapWatcher | None:
+        """Copy requests that somebody wants, as far as there is room."""
+        first, consumers = members.requests[0], self._consumers
+        # Calls of models are parts of what clients sent. The server never sees tensors on devices.
+        if first.call_depth or first.device is not None:
+            return None
         # A gap in a sequence has to be noted.
-        if only is not None and not request.correlation_id and only.skips(request.model_name, 1):
-            return
-        try:
-            capture = self._capture_request(request)
-        except Exception:
-            logger.exception("a request could not be recorded")
-            return
-        if capture is not None:
-            inference.sink = TappedSink(sink, capture)
-
-    def observe_chunk(
-        self,
-        chunk: Any,
-        spec: ModelSpec,
-        fields: Sequence[MemberFields | InferRequest],
-        version: str,
-        received_ns: int,
-    ) -> None:
-        """Look at a chunk that is about to be submitted."""
-        only = self._only
-        if only is not None and spec.sequence is None and only.skips(spec.identifier, len(fields)):
-            return
+        is_skipped = len(consumers) == 1 and not first.correlation_id
+        if is_skipped and consumers[0].skips(first.model_name, len(members)):
+            return None
         captures: dict[int, _Capture] = {}
         try:
-            wanted = self._takers_of_members(spec, fields)
-            if not wanted:
-                return
-            self._capture_members(chunk, spec, fields, version, received_ns, wanted, captures)
-        except Exception:
+            wanted = self._takers(members.requests)
+            if wanted:
+                _capture(members, wanted, captures)
+        except BaseException:
             for capture in captures.values():
                 capture.give_up()
-            logger.exception("requests could not be recorded")
-            return
-        if captures:
-            is_batched = spec.max_batch_size > 0
-            chunk.sink = TappedChunkSink(chunk.sink, captures, is_batched=is_batched)
+            raise
+        return TapWatcher(captures) if captures else None
 
-    def _observe_gathered(self, chunk: Any) -> None:
-        received_ns = chunk.received_ns // len(chunk.fields)
-        self.observe_chunk(chunk, chunk.model.spec, chunk.fields, chunk.version, received_ns)
-
-    # Copies
-
-    def _capture_request(self, request: InferRequest) -> _Capture | None:
-        name = request.model_name
-        takers = [each for each in self._consumers if each.wants(request, name)]
-        if not takers:
-            return None
-        pace = _pace_of(takers)
-        began_ns = 0 if pace is None else time.thread_time_ns()
-        tensors = list(request.inputs.values())
-        size = _EXCHANGE_BYTES + sum([_byte_count(each.data) for each in tensors])
-        takers = [each for each in takers if each.reserve(size, request, name)]
-        capture = None
-        if takers:
-            exchange = _exchange(request, name, request.received_ns)
-            capture = _Capture(exchange, takers, size)
-            try:
-                model = self._engine.find(name, request.model_version)
-                exchange.inputs = [_copied(each) for each in tensors]
-                exchange.version = request.model_version
-                exchange.outputs = None if request.outputs is None else list(request.outputs)
-                exchange.is_decoupled = model is not None and model.spec.decoupled
-            except BaseException:
-                capture.give_up()
-                raise
-        if pace is not None:
-            pace.spend(time.thread_time_ns() - began_ns, len(takers))
-        return capture
-
-    def _capture_members(
-        self,
-        chunk: Any,
-        spec: ModelSpec,
-        fields: Sequence[MemberFields | InferRequest],
-        version: str,
-        received_ns: int,
-        wanted: dict[int, list[ExchangeQueue]],
-        captures: dict[int, _Capture],
-    ) -> None:
-        """Fill `captures` with those that are wanted, by their places, as far as there is room."""
-        pace = _pace_of(taker for takers in wanted.values() for taker in takers)
-        began_ns = 0 if pace is None else time.thread_time_ns()
-        starts, signature = chunk.row_starts, chunk.signature
-        places = range(len(signature.inputs))
-        for index, wanting in wanted.items():
-            own = fields[index]
-            pieces = [chunk.pieces(place, index, index + 1) for place in places]
-            size = _EXCHANGE_BYTES + sum([len(each) for parts in pieces for each in parts])
-            takers = [each for each in wanting if each.reserve(size, own, spec.identifier)]
-            if not takers:
-                continue
-            exchange = _exchange(own, spec.identifier, received_ns)
-            captures[index] = _Capture(exchange, takers, size)
-            rows = (starts[index + 1] - starts[index],) if spec.max_batch_size > 0 else ()
-            exchange.inputs = [
-                RecordedTensor(
-                    column.name, column.dtype.name, (*rows, *column.shape), b"".join(parts)
-                )
-                for column, parts in zip(signature.inputs, pieces, strict=True)
-            ]
-            exchange.outputs = None if signature.outputs is None else list(signature.outputs)
-            exchange.version = version
-        if pace is not None:
-            pace.spend(time.thread_time_ns() - began_ns, len(captures))
-
-    def _takers_of_members(
-        self, spec: ModelSpec, fields: Sequence[MemberFields | InferRequest]
-    ) -> dict[int, list[ExchangeQueue]]:
-        """Returns who wants each of the members that somebody wants."""
+    def _takers(self, requests: Sequence[InferRequest]) -> dict[int, list[ExchangeQueue]]:
+        """Returns who wants each of the requests that somebody wants."""
         found: dict[int, list[ExchangeQueue]] = {}
-        name = spec.identifier
-        if spec.sequence is not None:
-            for index, own in enumerate(fields):
-                if takers := [each for each in self._consumers if each.wants(own, name)]:
-                    found[index] = takers
-            return found
+        name = requests[0].model_name
         for consumer in self._consumers:
-            for index in consumer.wants_of(name, len(fields)):
+            places: Iterable[int] = (
+                [index for index, each in enumerate(requests) if consumer.wants(each, name)]
+                if requests[0].correlation_id
+                else consumer.wants_of(name, len(requests))
+            )
+            for index in places:
                 found.setdefault(index, []).append(consumer)
         return found
 
 
-def _exchange(fields: MemberFields | InferRequest, model: str, received_ns: int) -> Exchange:
+def _capture(
+    members: Members, wanted: dict[int, list[ExchangeQueue]], captures: dict[int, _Capture]
+) -> None:
+    """Fill `captures` with those that are wanted, by their places, as far as there is room."""
+    pace = _pace_of(taker for takers in wanted.values() for taker in takers)
+    began_ns = 0 if pace is None else time.thread_time_ns()
+    spec = members.spec
+    for index, wanting in wanted.items():
+        request, tensors = members.requests[index], members.inputs(index)
+        name = request.model_name
+        size = _EXCHANGE_BYTES + sum([_byte_count(each.data) for each in tensors])
+        takers = [each for each in wanting if each.reserve(size, request, name)]
+        if takers:
+            exchange = _exchange(request)
+            captures[index] = _Capture(exchange, takers, size)
+            exchange.inputs = [_copied(each) for each in tensors]
+            exchange.is_decoupled = spec is not None and spec.decoupled
+    if pace is not None:
+        pace.spend(time.thread_time_ns() - began_ns, len(captures))
+
+
+def _exchange(request: InferRequest) -> Exchange:
     return Exchange(
-        arrived_ns=received_ns or time.monotonic_ns(),
-        model=model,
-        id=fields.id,
-        parameters=dict(fields.parameters),
-        priority=fields.priority,
-        timeout_us=fields.timeout_us,
-        correlation_id=fields.correlation_id,
-        flags=fields.flags,
+        arrived_ns=request.received_ns or time.monotonic_ns(),
+        model=request.model_name,
+        version=request.model_version,
+        id=request.id,
+        outputs=None if request.outputs is None else list(request.outputs),
+        parameters=dict(request.parameters),
+        priority=request.priority,
+        timeout_us=request.timeout_us,
+        correlation_id=request.correlation_id,
+        flags=request.flags,
     )
 
 
