@@ -249,7 +249,8 @@ class ColumnTable(Generic[_Columns]):
         is_framed: bool,
     ) -> None:
         self._engine = engine
-        self._observers = engine.observers
+        observers = engine.observers
+        self._passes = observers.passes if observers.reads_origins else None
         self._make_columns = make_columns
         self._is_framed = is_framed
         self._iterations = Iterations(engine, loop)
@@ -301,7 +302,7 @@ class ColumnTable(Generic[_Columns]):
             self._left = _NEW
             return None
         is_alone = columns.gatherer.is_alone(model)
-        if self._observers.reads_origins and not is_alone and not self._observers.passes(spec):
+        if self._passes is not None and not is_alone and not self._passes(spec):
             self._left = _TRACED
             return None
         # Requests of one sequence may differ in their layouts, but must keep their order.

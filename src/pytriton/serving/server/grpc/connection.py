@@ -73,6 +73,8 @@ class CallHandler(Protocol):
     keepalive: KeepaliveOptions
     limits: ServerLimits
     max_message_bytes: int
+    # Called with the head of each call; None: nobody wants to know it.
+    on_arrival: Callable[[CallHead], None] | None
     read_buffer: memoryview
     unread: UnreadAnswers
     work: CallWork
@@ -168,13 +170,19 @@ class GrpcConnection(Http2Transport, asyncio.Protocol):
 
     def _on_request(self, event: RequestReceived) -> None:
         stream_id, call_head = event.stream_id, parse_call(event.head)
+        handler = self._handler
+        if handler.on_arrival is not None:
+            handler.on_arrival(call_head)
         # The head of the call has said already that its requests may travel as columns.
         if call_head.columns is not None and event.end_stream:
             column: GrpcCall | None = call_head.columns.take(self, stream_id, call_head, event.body)
             if column is not None:
-                self.replace_call(column)
+                if column.is_open:  # it may be answered already
+                    self._calls[stream_id] = column
+                    if call_head.timeout_ns is not None:
+                        self._set_deadline(column, call_head.timeout_ns)
                 return
-        call = self._handler.open_call(self, stream_id, call_head)
+        call = handler.open_call(self, stream_id, call_head)
         if call is None:
             return
         self._calls[stream_id] = call
@@ -292,10 +300,6 @@ class GrpcConnection(Http2Transport, asyncio.Protocol):
     def open_calls(self) -> list[GrpcCall]:
         """Returns the calls that have not ended."""
         return list(self._calls.values())
-
-    def has_call(self, stream_id: int) -> bool:
-        """Returns whether a call was opened on a stream, and has not ended."""
-        return stream_id in self._calls
 
     def replace_call(self, call: GrpcCall) -> None:
         """Serve a stream with this call from now on, unless it has ended already."""

@@ -141,6 +141,8 @@ class HttpApi(HttpHandler):
         self.tasks = BackgroundTasks(loop)
         self._engine = engine
         self._router = Router()
+        # Called with the head of each request; None: nobody wants to know it.
+        self.on_arrival: Callable[[RequestHead], None] | None = None
         # Of other APIs on this port, by the first segment of their paths.
         self.other_apis: dict[bytes, OtherApi] = {}
         # Set if somebody answers all other paths, to which nothing large is sent.
@@ -241,6 +243,8 @@ class HttpApi(HttpHandler):
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a request now, or return the exchange that will answer it."""
+        if self.on_arrival is not None:
+            self.on_arrival(request.head)
         # A head that was seen before, byte for byte, is routed and authorised already: 1 us less.
         resolved: Resolved | None = request.head.resolved
         if resolved is None:

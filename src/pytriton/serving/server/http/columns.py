@@ -214,7 +214,7 @@ class FormTable:
         "_texts",
         "counts",
         "learned",
-        "observers",
+        "passes",
         "spec",
     )
 
@@ -223,7 +223,8 @@ class FormTable:
         self.counts: dict[RequestForm, int] = {}
         self.learned: dict[RequestForm, HttpColumns] = {}
         self._service = service
-        self.observers = service.engine.observers
+        observers = service.engine.observers
+        self.passes = observers.passes if observers.reads_origins else None
         self._id_types = accepted_types(spec)
         self._recent: list[HttpColumns] = []  # of `learned`, those used last, the latest first
         # Clients repeat the JSON before binary inputs, unless it has an id.
@@ -259,8 +260,7 @@ class FormTable:
         if gatherer.is_alone(model):
             return columns.begin_alone(connection, request, route, model, inputs, fields)
         # A chunk does not pass through the engine, which refuses requests of an exiting server.
-        observers = self.observers
-        if engine.is_exiting or (observers.reads_origins and not observers.passes(spec)):
+        if engine.is_exiting or (self.passes is not None and not self.passes(spec)):
             return None
         chunk, index = gatherer.add(model, inputs, connection, fields)
         return ColumnExchange(gatherer, chunk, index)
@@ -345,7 +345,7 @@ class FormLearner:
         table = self._table(spec, request.model_version, layout.encoding)
         request.path = RequestPath.NEW
         columns = table.learned.get(form)
-        if columns is not None and table.observers.reads_origins:
+        if columns is not None and table.passes is not None:
             request.path = RequestPath.TRACED
         elif columns is None:
             counts = table.counts
