@@ -301,7 +301,7 @@ def marked_parts(file: str) -> set[str]:
 def front_end_tests() -> list[str]:
     """What runs again with front ends in processes of their own, as arguments of pytest."""
     ignored = [f"--ignore={path}" for path in NOT_WITH_FRONT_ENDS]
-    return ["--parts", f"{QUICK},servers,resilience", *WITH_FRONT_ENDS, *ignored]
+    return [f"--parts={QUICK},servers,resilience", *WITH_FRONT_ENDS, *ignored]
 
 
 def parts_under(place: str) -> set[str]:

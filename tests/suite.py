@@ -225,7 +225,7 @@ def main(arguments: list[str]) -> int:
     chosen, rest = parts.choose(arguments)
     again = Repetition(thorough=chosen != [parts.QUICK])
     began_at = last_green.committed()
-    status = run(["--parts", ",".join(chosen), *rest], again, today)
+    status = run([f"--parts={','.join(chosen)}", *rest], again, today)
     if "servers" in chosen and not rest:
         say("\nOnce more with front ends in processes of their own, as on large machines.\n")
         os.environ["PYTRITON_FRONTEND_PROCESSES"] = "2"

@@ -27,7 +27,7 @@ from pytriton.runtime.python_backend.batch_execution import BatchExecution
 from pytriton.runtime.python_backend.batch_run import BatchRegistry, BatchRun
 from pytriton.runtime.python_backend.device_tensors import DeviceTensors, exports_of
 from pytriton.runtime.python_backend.execution import ModelExecution, make_requests
-from pytriton.runtime.python_backend.mailbox import Mailbox
+from pytriton.runtime.python_backend.mailbox import LoopReader, Mailbox
 from pytriton.runtime.transport import memory
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import (
@@ -123,7 +123,7 @@ def test_inputs_that_come_after_one_that_cannot_be_opened_are_given_back(monkeyp
     ref = TensorRef("x", FP32.number, (3 * SIZE // 4,), 0, 3 * SIZE)
     frame = Execute(1, [SIZE // 4] * 3, [ref], devices=uses)
     runs = BatchRegistry(
-        None, None, ["y"], is_decoupled=False, is_batching=True, device=scene.tensors
+        None, LoopReader(None), ["y"], is_decoupled=False, is_batching=True, device=scene.tensors
     )
 
     with pytest.raises(UnavailableError, match="cannot be opened"):
@@ -142,7 +142,12 @@ def test_outputs_that_could_not_be_sent_are_given_up(monkeypatch):
     text = Tensor("z", np.array([["no"]], object))
     frame = Execute(1, [1], [], device_wishes={0: DeviceWish()})
     runs = BatchRegistry(
-        None, None, ["y", "z"], is_decoupled=False, is_batching=True, device=scene.tensors
+        None,
+        LoopReader(None),
+        ["y", "z"],
+        is_decoupled=False,
+        is_batching=True,
+        device=scene.tensors,
     )
     run = BatchRun(runs, frame, 0)
     response = run.placed(0, InferenceResponse([tensor, text]))
@@ -264,7 +269,7 @@ def test_response_with_lent_memory_comes_before_the_end_of_its_lease(monkeypatch
         outbox = connection.outbox
         tensors = DeviceTensors(keeps_on_device=True, post=outbox.post)
         runs = BatchRegistry(
-            outbox, None, ["y"], is_decoupled=True, is_batching=True, device=tensors
+            outbox, LoopReader(None), ["y"], is_decoupled=True, is_batching=True, device=tensors
         )
         ref = TensorRef("x", FP32.number, (SIZE // 4,), 0, SIZE)
         frame = Execute(1, [1], [ref], devices={0: scene.use(7)}, device_wishes={0: DeviceWish()})
@@ -284,7 +289,9 @@ def test_response_with_lent_memory_comes_before_the_end_of_its_lease(monkeypatch
 
 def execute(model, frame, tensors, outbox, kind=ModelExecution):
     """Run a batch of a model in this process."""
-    runs = BatchRegistry(outbox, None, ["y"], is_decoupled=False, is_batching=True, device=tensors)
+    runs = BatchRegistry(
+        outbox, LoopReader(None), ["y"], is_decoupled=False, is_batching=True, device=tensors
+    )
     failures = []
     runtime = SimpleNamespace(
         set_batch=lambda *_: None, log_failure=failures.append, instance_name="m_0_0"
@@ -332,7 +339,7 @@ def answer_of_sender(tensors, frame, output, *, is_decoupled):
     with contextlib.ExitStack() as stack:
         connection = Connection(stack)
         options = {"is_decoupled": is_decoupled, "is_batching": True, "device": tensors}
-        runs = BatchRegistry(connection.outbox, None, ["y"], **options)
+        runs = BatchRegistry(connection.outbox, LoopReader(None), ["y"], **options)
         run = BatchRun(runs, frame, 0)
         (request,) = make_requests(Received(frame, bytearray(), 0, {}), run, runs)
         run.mark_returned()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import types
 
@@ -467,6 +468,36 @@ def test_output_in_gpu_memory_with_a_wrong_shape_is_taken_and_let_go():
 
     assert rig.ends[1] != ["answer"]
     assert rig.device_ledger.taken == [5]
+
+
+def placing_rig(size):
+    rig = Rig()
+    rig.takes_device_memory = True
+    rig.tracker = BatchTracker(rig, ModelLabels("m", "1", [], batching=True), rig)
+    place = DevicePlace("r", device_regions.add_region(), bytes(64), 0, size, 0, size)
+    request = inference(device=DeviceUse({}, {"y": place}))
+    rig.tracker.begin([request], 0, Payload(None))
+    return rig
+
+
+@pytest.mark.parametrize("is_whole_batch", [True, False])
+@pytest.mark.parametrize(
+    "dtype, shape, size, fits",
+    [(FP32, (1, 2), 8, True), (FP32, (1, 2), 7, False), (BYTES, (1, 2), 8, True)],
+)
+def test_output_in_memory_of_the_client_has_no_bytes_and_fits(
+    dtype, shape, size, fits, is_whole_batch
+):
+    rig = placing_rig(size)
+    ref = TensorRef("y", dtype.number, shape, 0, 0)
+    answer = ResponsesFrame(0, 0, [ResponseItem(1, 0, [ref])])
+    if is_whole_batch:
+        answer = BatchResult(1, 0, 0, [ref])
+
+    with contextlib.nullcontext() if fits else pytest.raises(ProtocolError, match="fits into 7"):
+        rig.hear(answer)
+
+    assert (rig.ends == {1: ["answer"]}) is fits
 
 
 def test_bytes_of_inputs_are_added_up():

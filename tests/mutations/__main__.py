@@ -31,9 +31,9 @@ from tests.mutations.state import (
 )
 
 PARTS = {
-    QUICK: ("--parts", parts.QUICK),
-    LONG: ("--parts", ",".join(part for part in parts.PARTS if part != parts.QUICK)),
-    FRONT_ENDS: ("--parts", f"{parts.QUICK},servers,resilience"),
+    QUICK: (f"--parts={parts.QUICK}",),
+    LONG: ("--parts=" + ",".join(part for part in parts.PARTS if part != parts.QUICK),),
+    FRONT_ENDS: (f"--parts={parts.QUICK},servers,resilience",),
 }
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytriton.base.dtypes import DataType
+    from pytriton.base.messages import DevicePlace
     from pytriton.base.model_spec import Reshape
     from pytriton.runtime.executor.columns import ChunkRun
     from pytriton.runtime.executor.inference import Inference, RunningBatch
@@ -94,6 +95,19 @@ def _bytes_of(received: Received, ref: TensorRef, dtype: DataType, count: int = 
             f"{len(buffer)} bytes"
         )
     return buffer
+
+
+def make_placed_output(ref: TensorRef, place: DevicePlace) -> InferTensor:
+    """Returns an output without bytes, which the instance has written to memory of the client.
+
+    Raises:
+        ProtocolError: There is no room for an output of this shape.
+    """
+    dtype = BY_NUMBER[ref.dtype]
+    least = prod(ref.shape) * (dtype.itemsize or LENGTH_BYTES)
+    if least > place.size:
+        raise ProtocolError(f"expected an output that fits into {place.size} bytes, got {ref}")
+    return InferTensor(ref.name, dtype, ref.shape, b"")
 
 
 def check_total(received: Received, refs: Sequence[TensorRef]) -> None:

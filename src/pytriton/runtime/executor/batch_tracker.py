@@ -18,6 +18,7 @@ from pytriton.runtime.executor.batch_tensors import (
     add_input,
     device_input,
     make_outputs,
+    make_placed_output,
     make_tensor,
     output_columns,
     request_details,
@@ -420,8 +421,9 @@ class BatchTracker:
             return self._split_others(received, frame, batch) if batch.has_others else []
         if len(batch.inferences) == 1:
             # There is nothing to split; skipping that saves 4 microseconds for a single request.
-            outputs = make_outputs(received, frame.outputs)
-            return [Outcome(0, self._response(batch.inferences[0].request, outputs))]
+            request = batch.inferences[0].request
+            outputs = _outputs(received, request, frame.outputs)
+            return [Outcome(0, self._response(request, outputs))]
         return self._split(received, frame, batch)
 
     def _reshape(self, outputs: list[TensorRef]) -> ServerError | None:
@@ -608,10 +610,7 @@ class BatchTracker:
         if item.error is not None:
             error = self._error(item.error_code, item.error, item.origin, batch)
         elif item.outputs is not None and (error := self._reshape(item.outputs)) is None:
-            if taken is None:
-                outputs = make_outputs(received, item.outputs)
-            else:
-                outputs = _mixed_outputs(received, item.outputs, taken)
+            outputs = _outputs(received, request, item.outputs, taken)
             response = InferResponse(
                 labels.name, labels.version, request.id, outputs, item.parameters
             )
@@ -672,19 +671,27 @@ def _since(batch: RunningBatch, times_ns: tuple[int, int]) -> tuple[int, int]:
     return max(times_ns[0], began_ns), max(times_ns[1], began_ns)
 
 
-def _mixed_outputs(
-    received: Received, refs: list[TensorRef], taken: Mapping[str, DeviceBytes]
+def _outputs(
+    received: Received,
+    request: InferRequest,
+    refs: list[TensorRef],
+    taken: Mapping[str, DeviceBytes] | None = None,
 ) -> list[InferTensor]:
-    """Returns the outputs of a response of which some are in GPU memory."""
-    on_host = iter(make_outputs(received, [ref for ref in refs if ref.name not in taken]))
-    outputs = []
-    for ref in refs:
-        if ref.name in taken:
-            outputs.append(make_tensor(received, ref))
-            outputs[-1].data = taken[ref.name]
-        else:
-            outputs.append(next(on_host))
-    return outputs
+    """Returns the outputs of a response; those that were `taken` are in GPU memory."""
+    device = request.device
+    if taken is None and device is None:
+        return make_outputs(received, refs)
+    tensors: dict[int, InferTensor] = {}
+    for index, ref in enumerate(refs):
+        if taken is not None and ref.name in taken:
+            tensors[index] = make_tensor(received, ref)
+            tensors[index].data = taken[ref.name]
+        # One that has bytes was not written to the client's memory, of which that is told.
+        elif device is not None and not ref.size and ref.name in device.outputs:
+            tensors[index] = make_placed_output(ref, device.outputs[ref.name])
+    on_host = [ref for index, ref in enumerate(refs) if index not in tensors]
+    rest = iter(make_outputs(received, on_host))
+    return [tensors.get(index) or next(rest) for index in range(len(refs))]
 
 
 def _size(tensors: Iterable[TensorRef]) -> int:
