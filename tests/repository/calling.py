@@ -13,7 +13,6 @@ from pytriton.runtime.transport.frames import InferCallFrame
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.engine import Engine
-from pytriton.serving.engine.ensemble.ensemble_request import BeginStepTrace
 from pytriton.serving.engine.model import Model
 from pytriton.serving.repository.services.bls import (
     MAX_DEPTH,
@@ -56,14 +55,10 @@ class CallingFake(FakeInstance):
 class World:
     """An engine, its models, and what calls are made with."""
 
-    def __init__(
-        self, *, max_depth: int = MAX_DEPTH, begin_trace: BeginStepTrace | None = None
-    ) -> None:
+    def __init__(self, *, max_depth: int = MAX_DEPTH) -> None:
         self.loop = FakeLoop(FakeClock())
         self.engine = Engine()
-        self.caller = ModelCaller(
-            self.engine, self.loop, max_depth=max_depth, begin_trace=begin_trace
-        )
+        self.caller = ModelCaller(self.engine, self.loop, max_depth=max_depth)
         self.cache = ResponseStore(1 << 20)
 
     def add(

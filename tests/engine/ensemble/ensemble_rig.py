@@ -41,7 +41,6 @@ class EnsembleRig:
         self._cache = cache
         self._limits = limits  # of every instance
         self._turns = Turns(ResourceLimiter(), self.loop)
-        self.begin_trace: Any = None
         for config in configs:
             self.add(config)
 
@@ -51,9 +50,7 @@ class EnsembleRig:
             config = complete_ensemble(config, self.configs)
             graph = make_graph(config, self.configs)
             spec = spec_from_config(config, 1)
-            model: Any = EnsembleModel(
-                spec, graph, self.engine, self._cache, begin_trace=self.begin_trace
-            )
+            model: Any = EnsembleModel(spec, graph, self.engine, self._cache)
             self.ensembles[config.name] = model
         else:
             turns = None if self._limits is None else self._turns.join([self._limits])

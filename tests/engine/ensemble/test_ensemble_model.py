@@ -20,11 +20,11 @@ from pytriton.base.messages import (
 )
 from pytriton.runtime.executor import device_regions
 from pytriton.runtime.executor.device_blocks import DeviceLedger
-from pytriton.runtime.executor.inference import Inference
 from pytriton.runtime.transport.arena import Arena, block_bytes, find_block
 from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.ensemble.run import EnsembleRun
 from pytriton.serving.engine.model_state import VersionState
+from pytriton.serving.engine.observers import Observer, Watcher
 from pytriton.serving.engine.stats import FailureReason
 from tests.e2e.waiting import DEADLINE_S
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
@@ -208,14 +208,13 @@ def test_cancelling_ends_a_request_whose_step_is_queued(chain: EnsembleRig) -> N
 # Traces
 
 
-class Trace:
-    """The trace of a request, which passes its responses on."""
+class Trace(Watcher):
+    """The trace of a request."""
 
-    def __init__(self, name: str, sink: RecordingSink) -> None:
+    sees_executions = True
+
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.on_response = sink.on_response
-        self.on_error = sink.on_error
-        self.on_refused = sink.on_refused
         self.executions: list[Any] = []
 
     def add_execution(self, first: int, end: int, times_ns: Any) -> None:
@@ -225,28 +224,39 @@ class Trace:
         return [(first, TraceContext(self.name))]
 
 
+class Tracing(Observer):
+    """Traces requests named `traced`, and the calls that are made for them."""
+
+    def __init__(self) -> None:
+        self.steps: list[Any] = []
+        self.traces: list[Trace] = []
+
+    def begun(self, members: Any) -> Any:
+        if members.requests[0].id != "traced":
+            return None
+        self.traces.append(Trace("whole"))
+        return self.traces[-1]
+
+    def called(self, request: Any, spec: Any, parent: TraceContext) -> Any:
+        self.steps.append((request.model_name, spec.name, parent.traceparent))
+        return Trace("step")
+
+
 def test_steps_of_a_traced_request_are_traced_as_its_children() -> None:
-    steps = []
-
-    def begin(request: Any, spec: Any, parent: TraceContext, sink: Any) -> Any:
-        steps.append((request.model_name, spec.name, parent.traceparent))
-        return Trace("step", sink)
-
-    rig = EnsembleRig(A, B)
-    rig.begin_trace = begin
+    rig, tracing = EnsembleRig(A, B), Tracing()
+    rig.engine.observers.add("tracing", tracing)
     rig.add(CHAIN)
     sink = RecordingSink()
-    trace: Any = Trace("whole", sink)
-    request = InferRequest("e", {"X": tensor("X")}, received_ns=rig.clock.now_ns)
-    rig.engine.submit(Inference(request, trace, trace))
+    request = InferRequest("e", {"X": tensor("X")}, id="traced", received_ns=rig.clock.now_ns)
+    rig.engine.infer(request, sink)
     rig.loop.run()
     rig.answer("a", tensor("OUT"))
     rig.answer("b", tensor("OUT"))
     rig.infer()
 
-    assert steps == [("a", "a", "whole"), ("b", "b", "whole")]
+    assert tracing.steps == [("a", "a", "whole"), ("b", "b", "whole")]
     assert sink.final_count == 1
-    assert len(trace.executions) == 1
+    assert [len(trace.executions) for trace in tracing.traces] == [1]
 
 
 # Statistics and the cache

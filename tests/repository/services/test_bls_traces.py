@@ -6,42 +6,45 @@ from __future__ import annotations
 import pytest
 
 from pytriton.base.messages import TraceContext
+from pytriton.serving.engine.observers import Observer, Watcher
 from tests.fakes import RecordingSink
 from tests.repository.calling import World
 
 PARENT = TraceContext("00-1-2-01", "a=b")
 
 
-class Trace(RecordingSink):
-    """A trace as the server makes them: the sink of its request."""
+class Trace(Watcher):
+    """Keeps what it is told."""
 
-    def __init__(self, sink):
-        super().__init__()
-        self.sink = sink
+    sees_executions = True
+
+    def __init__(self):
+        self.runs = []
         self.is_cancelled = False
 
-    def on_response(self, response, *, final):
-        super().on_response(response, final=final)
-        self.sink.on_response(response, final=final)
+    def answered(self, run):
+        self.runs.append(run)
 
     def on_cancelled(self, index):
         self.is_cancelled = True
 
-    def on_refused(self, error):
-        super().on_refused(error)
-        self.sink.on_refused(error)
+    @property
+    def refusals(self):
+        return [run.error for run in self.runs if run.is_refused]
 
 
-class Tracing:
-    """Begins traces, and keeps them with what they were begun for."""
+class Tracing(Observer):
+    """Traces calls, and keeps the traces with what they were begun for."""
 
     def __init__(self):
-        self.begun = []
+        self.calls = []
 
-    def begin(self, request, spec, parent, sink):
-        trace = Trace(sink)
-        self.begun.append((spec.name, parent, trace))
-        return trace
+    def begun(self, members):
+        return None
+
+    def called(self, request, spec, parent):
+        self.calls.append((spec.name, parent, Trace()))
+        return self.calls[-1][-1]
 
 
 @pytest.fixture
@@ -51,7 +54,9 @@ def tracing():
 
 @pytest.fixture
 def world(tracing):
-    return World(begin_trace=tracing.begin)
+    world = World()
+    world.engine.observers.add("tracing", tracing)
+    return world
 
 
 def test_call_is_traced_under_the_request_that_it_is_made_for(world, tracing):
@@ -60,16 +65,16 @@ def test_call_is_traced_under_the_request_that_it_is_made_for(world, tracing):
     world.call(None, "add", sink, trace=PARENT)
     instance.finish()
 
-    ((name, parent, trace),) = tracing.begun
+    ((name, parent, trace),) = tracing.calls
     assert (name, parent) == ("add", PARENT)
-    assert trace.final_count == sink.final_count == 1
+    assert len(trace.runs) == sink.final_count == 1
 
 
 def test_call_of_an_untraced_request_is_not_traced(world, tracing):
     world.add("add")
     world.call(None, "add", RecordingSink())
 
-    assert tracing.begun == []
+    assert tracing.calls == []
 
 
 def test_call_is_not_traced_where_nothing_is():
@@ -85,7 +90,7 @@ def test_trace_of_a_call_that_the_engine_refuses_hears_why(world, tracing):
     sink = RecordingSink()
     world.call(None, "add", sink, trace=PARENT, inputs={})
 
-    ((_, _, trace),) = tracing.begun
+    ((_, _, trace),) = tracing.calls
     (error,) = trace.refusals
     assert "expected 1 inputs but got 0 inputs" in error.message
     assert sink.refusals == [error]
@@ -95,6 +100,6 @@ def test_trace_of_a_call_that_would_never_be_answered_hears_why(world, tracing):
     caller = world.ask(world.add("add"))
     world.call(caller, "add", RecordingSink(), trace=PARENT)
 
-    ((_, _, trace),) = tracing.begun
+    ((_, _, trace),) = tracing.calls
     assert trace.is_cancelled
     assert "would never be answered" in trace.refusals[0].message

@@ -14,7 +14,7 @@ from pytriton.runtime.executor.columns import (
     OutputColumn,
     make_members,
 )
-from pytriton.serving.engine.observers import Observers
+from pytriton.serving.engine.observers import Observers, Watch
 from pytriton.serving.server.tracing.settings import TraceSettings
 from pytriton.serving.server.tracing.trace_files import FileExporter, trace_text
 from pytriton.serving.server.tracing.tracing import Tracing
@@ -204,7 +204,7 @@ def test_calls_of_a_model_belong_to_the_trace_of_their_member():
     contexts = dict(rig.chunk.trace.contexts(1, 2, is_model_file=True))
     assert list(contexts) == [1]
 
-    call = rig.tracing.begin_call(request(), SPEC, contexts[1], RecordingSink())
+    call = Watch(RecordingSink(), [rig.tracing.called(request(), SPEC, contexts[1])])
     rig.answer(0, 3)
     assert [facts.number for facts in rig.traces()] == [1, 3]  # the call goes on
 

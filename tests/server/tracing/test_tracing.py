@@ -177,9 +177,8 @@ def test_sampled_request_begins_a_trace_of_its_own(kept):
 
 
 def test_call_of_a_model_is_traced_under_the_one_that_makes_it(tracing, kept):
-    made = tracing.begin_call(
-        request(), model_spec(name="m"), TraceContext(PARENT, "vendor=one"), RecordingSink()
-    )
+    parent = TraceContext(PARENT, "vendor=one")
+    made = Watch(RecordingSink(), [tracing.called(request(), model_spec(name="m"), parent)])
     made.on_error(ServerError("broken"))
 
     (spans,) = kept.traces

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         InferResponse,
         RequestCost,
         ResponseBurst,
+        ResponseSink,
         TraceContext,
         TraceOrigin,
     )
@@ -81,6 +82,12 @@ class Observer:
     def begun(self, members: Members) -> Watcher | None:
         """Look at requests; returns what wants to know more of them, if anything does."""
         raise NotImplementedError
+
+    def called(
+        self, request: InferRequest, spec: ModelSpec, parent: TraceContext
+    ) -> Watcher | None:
+        """Look at a request that a model or an ensemble makes for one with this parent."""
+        return None
 
     def passes(self, spec: ModelSpec) -> bool:
         """Returns whether the next request for a model may travel in a chunk.
@@ -406,18 +413,29 @@ class Observers:
             if watch.sees_executions:
                 chunk.trace = watch
 
+    def begin_call(
+        self, request: InferRequest, spec: ModelSpec, parent: TraceContext, sink: ResponseSink
+    ) -> Watch | None:
+        """Show a request that a model or an ensemble makes; see `Observer.called`."""
+        watchers = self._ask(lambda each: each.called(request, spec, parent))
+        return Watch(sink, watchers) if watchers else None
+
     def _begin(self, members: Members) -> Watch | None:
-        watchers = []
-        for name, observer in self._by_name.items():
-            try:
-                watcher = observer.begun(members)
-            except Exception:  # noqa: PERF203  the others see it
-                logger.exception("a request could not be observed for %s", name)
-            else:
-                if watcher is not None:
-                    watchers.append(watcher)
+        watchers = self._ask(lambda each: each.begun(members))
         if not watchers:
             return None
         spec = members.spec if members.chunk is not None else None
         is_batched = spec is not None and spec.max_batch_size > 0
         return Watch(members.sink, watchers, is_batched=is_batched)
+
+    def _ask(self, ask: Callable[[Observer], Watcher | None]) -> list[Watcher]:
+        watchers = []
+        for name, observer in self._by_name.items():
+            try:
+                watcher = ask(observer)
+            except Exception:  # noqa: PERF203  the others see it
+                logger.exception("a request could not be observed for %s", name)
+            else:
+                if watcher is not None:
+                    watchers.append(watcher)
+        return watchers

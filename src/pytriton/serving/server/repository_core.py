@@ -130,13 +130,12 @@ class RepositoryCore(Core):
             sandboxes=sandboxes,
         )
         self.loaders: Mapping[str, BackendLoader] = {WORKERS: python}
-        begin_trace = None if self.tracing is None else self.tracing.begin_call
         self.repositories = ModelRepositories(
             settings,
             self.engine,
             self.loaders,
             loop,
-            ensemble_maker(self.engine, self.cache, begin_trace),
+            ensemble_maker(self.engine, self.cache),
             finder,
         )
         self._metrics = CustomMetrics(_reserved_names)
@@ -146,7 +145,6 @@ class RepositoryCore(Core):
             self._metrics,
             loop,
             load_dependencies=self.repositories.load_dependencies,
-            begin_trace=begin_trace,
             turns=self.turns,
         )
         self._control = CombinedControl(

@@ -25,7 +25,6 @@ from pytriton.serving.engine.batch_stats import record_pace
 from pytriton.serving.engine.delivery import deliver, not_ready_error
 from pytriton.serving.engine.ensemble.column_run import ColumnRuns, takes_step_chunks
 from pytriton.serving.engine.ensemble.ensemble_request import (
-    BeginStepTrace,
     EnsembleRequest,
     RunningStep,
 )
@@ -187,7 +186,7 @@ _MAX_PLANS = 256
 class EnsembleModel(VersionLifecycle):
     """A version of an ensemble. Used on the event loop's thread only.
 
-    It finds the models of its steps in `engine`. `begin_trace` begins the trace of a step.
+    It finds the models of its steps in `engine`.
     """
 
     prefers_columns = False  # for a single request, a chunk takes more time
@@ -202,7 +201,6 @@ class EnsembleModel(VersionLifecycle):
         cache: ResponseStore | None = None,
         *,
         config_json: bytes = b"",
-        begin_trace: BeginStepTrace | None = None,
     ) -> None:
         super().__init__()
         self.spec = spec
@@ -212,7 +210,6 @@ class EnsembleModel(VersionLifecycle):
         self.statistics = ModelStatistics()
         self.costs: ModelCosts | None = None  # its steps have theirs
         self._engine = engine
-        self._begin_trace = begin_trace
         self._cache: AnswerCache | None = None
         if cache is not None and spec.response_cache:
             self._cache = AnswerCache(cache, spec, self.statistics)
@@ -434,8 +431,8 @@ class EnsembleModel(VersionLifecycle):
             if last is not None and last.state is VersionState.UNLOADING:
                 model = last
         running.model = model
-        if model is not None and self._begin_trace is not None:
-            running.begin_trace(model.spec, self._begin_trace)
+        if model is not None and self._engine.observers.are_there:
+            running.begin_trace(model.spec, self._engine.observers)
         if model is None:
             self._engine.submit(running.inference)  # it refuses the request with the reason
         else:

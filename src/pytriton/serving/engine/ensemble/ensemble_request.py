@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pytriton.base.errors import CancelledError, InvalidArgumentError, ServerError
 from pytriton.base.messages import (
     InferRequest,
     InferResponse,
     InferTensor,
-    ResponseSink,
-    TraceContext,
 )
 from pytriton.runtime.executor import device_regions
 from pytriton.runtime.executor.device_blocks import use_of
@@ -29,16 +27,7 @@ if TYPE_CHECKING:
     from pytriton.base.model_spec import ModelSpec
     from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
     from pytriton.serving.engine.ensemble.graph import Plan, Step
-    from pytriton.serving.engine.observers import Watch
-
-
-class BeginStepTrace(Protocol):
-    """Begins the trace of a step, if requests are traced."""
-
-    def __call__(
-        self, request: InferRequest, spec: ModelSpec, parent: TraceContext, sink: ResponseSink
-    ) -> Watch | None:
-        """Trace the request of a step as a child of a span."""
+    from pytriton.serving.engine.observers import Observers
 
 
 class EnsembleRequest:
@@ -280,13 +269,13 @@ class RunningStep:
         )
         call.inputs = {}  # the request has them
 
-    def begin_trace(self, spec: ModelSpec, begin: BeginStepTrace) -> None:
+    def begin_trace(self, spec: ModelSpec, observers: Observers) -> None:
         """Trace it as a child of the request's span, if the request is traced."""
         whole = self._request.inference.trace
         if whole is None:
             return
         for _, parent in whole.contexts(0, 1, is_model_file=True):
-            traced = begin(self.inference.request, spec, parent, self)
+            traced = observers.begin_call(self.inference.request, spec, parent, self)
             if traced is not None:
                 self.inference.sink = self.inference.trace = traced
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.ensemble import ensemble_model, graph
-    from pytriton.serving.engine.ensemble.ensemble_request import BeginStepTrace
     from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.repository.loading.plans import VersionPlan
     from pytriton.serving.repository.model_lifecycle import ModelLifecycle
@@ -116,9 +115,7 @@ class EnsembleLoader:
         return EnsembleVersion(self._make(plan, steps), steps, self._finder, self._use)
 
 
-def ensemble_maker(
-    engine: Engine, cache: ResponseStore | None, begin_trace: BeginStepTrace | None = None
-) -> MakeEnsemble:
+def ensemble_maker(engine: Engine, cache: ResponseStore | None) -> MakeEnsemble:
     """Returns the function that makes the engine's models of ensembles."""
 
     def make(plan: VersionPlan, steps: StepModels) -> ManagedModel:
@@ -130,7 +127,6 @@ def ensemble_maker(
             engine,
             cache,
             config_json=config_to_json(steps.config),
-            begin_trace=begin_trace,
         )
 
     return make

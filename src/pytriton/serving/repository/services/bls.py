@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.transport.frames import InferCallFrame
     from pytriton.serving.engine.engine import Engine
-    from pytriton.serving.engine.ensemble.ensemble_request import BeginStepTrace
     from pytriton.serving.engine.observers import Watch
     from pytriton.serving.engine.rate_limiter import Turns
 
@@ -232,7 +231,6 @@ class ModelCaller:
         loop: asyncio.AbstractEventLoop,
         *,
         max_depth: int = MAX_DEPTH,
-        begin_trace: BeginStepTrace | None = None,
         turns: Turns | None = None,
     ) -> None:
         self.engine = engine
@@ -240,7 +238,6 @@ class ModelCaller:
         self.waits = WaitGraph(turns)
         self.has_rate_limiter = turns is not None
         self._max_depth = max_depth
-        self._begin_trace = begin_trace
 
     def call(
         self,
@@ -269,8 +266,8 @@ class ModelCaller:
             running.on_refused(error)
             return running
         trace = None
-        if call.trace is not None and self._begin_trace is not None:
-            trace = self._begin_trace(request, model.spec, call.trace, sink)
+        if call.trace is not None:
+            trace = self.engine.observers.begin_call(request, model.spec, call.trace, sink)
         running.start(model, request, trace)
         return running
 

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.frames import InferCallFrame, WorkerLogLine
     from pytriton.serving.engine.client import ModelControl
     from pytriton.serving.engine.engine import Engine
-    from pytriton.serving.engine.ensemble.ensemble_request import BeginStepTrace
     from pytriton.serving.engine.rate_limiter import Turns
 
     Reply = Callable[[Any, str | None], None]
@@ -78,13 +77,12 @@ class SharedServices:
         loop: asyncio.AbstractEventLoop,
         *,
         load_dependencies: LoadDependencies | None = None,
-        begin_trace: BeginStepTrace | None = None,
         turns: Turns | None = None,
     ) -> None:
         self.engine = engine
         self.control = control
         self.metrics = metrics
-        self.caller = ModelCaller(engine, loop, begin_trace=begin_trace, turns=turns)
+        self.caller = ModelCaller(engine, loop, turns=turns)
         self.load_dependencies = (
             LoadDependencies() if load_dependencies is None else load_dependencies
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytriton.base.errors import InvalidArgumentError, UnavailableError
 from pytriton.base.messages import TraceOrigin
-from pytriton.serving.engine.observers import Observer, Run, Watch
+from pytriton.serving.engine.observers import Observer, Run
 from pytriton.serving.server.tracing.request_trace import (
     TraceFacts,
     TraceWatcher,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from pytriton.base.errors import ServerError
-    from pytriton.base.messages import ChunkOrigins, InferRequest, ResponseSink, TraceContext
+    from pytriton.base.messages import ChunkOrigins, InferRequest, TraceContext
     from pytriton.base.model_spec import ModelSpec
     from pytriton.serving.engine.observers import Members
     from pytriton.serving.server.tracing.request_trace import TraceExporter
@@ -164,9 +164,9 @@ class Tracing(Observer):
         if watcher is not None:
             watcher.answered(Run(0, 1, time.monotonic_ns(), error=error, is_refused=True))
 
-    def begin_call(
-        self, request: InferRequest, spec: ModelSpec, parent: TraceContext, sink: ResponseSink
-    ) -> Watch | None:
+    def called(
+        self, request: InferRequest, spec: ModelSpec, parent: TraceContext
+    ) -> TraceWatcher | None:
         """Begin the trace of a request that a model makes for a traced request."""
         span = parse_traceparent(parent.traceparent)
         if span is None:
@@ -174,8 +174,7 @@ class Tracing(Observer):
         facts = self._new_facts(request, spec, span.trace_id)
         facts.parent_id, facts.tracestate = span.span_id, parent.tracestate
         facts.is_call = True
-        watcher = self._begin(facts, request)
-        return None if watcher is None else Watch(sink, (watcher,))
+        return self._begin(facts, request)
 
     def _new_facts(self, request: InferRequest, spec: ModelSpec, trace_id: int) -> TraceFacts:
         return TraceFacts(
