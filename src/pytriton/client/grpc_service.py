@@ -11,7 +11,7 @@ import grpc.aio
 
 from pytriton.base.protos import service_pb2
 from pytriton.client.kserve.address import Tls
-from pytriton.client.kserve.channel import open_channel, stream_of, unary_of
+from pytriton.client.kserve.channel import GrpcChannel, Metadata
 from pytriton.client.kserve.messages import answer_of, document_of, request_of
 from pytriton.client.service import ServiceError, arrays_of, query_of
 from pytriton.client.tensors import Array
@@ -30,16 +30,15 @@ class _Methods:
 
     _ask: Callable[..., Any]  # of a method, its request and what reads the answer
 
-    def __init__(self, channel: Any, address: str) -> None:
+    def __init__(self, channel: GrpcChannel, address: str) -> None:
         self._channel = channel
         self._pytriton_address = address
-        self._calls: dict[str, Any] = {}
 
     def is_server_live(self, **how: Any) -> Any:
-        return self._ask(_is_live, "ServerLive", **how)
+        return self._ask(_is_live, "ServerLive", {}, **how)
 
     def is_server_ready(self, **how: Any) -> Any:
-        return self._ask(_is_ready, "ServerReady", **how)
+        return self._ask(_is_ready, "ServerReady", {}, **how)
 
     def is_model_ready(self, model_name: str, model_version: str = "", **how: Any) -> Any:
         fields = {"name": model_name, "version": model_version}
@@ -53,7 +52,7 @@ class _Methods:
         return self._ask(document_of, "ModelConfig", fields, **how)
 
     def get_model_repository_index(self, **how: Any) -> Any:
-        return self._ask(_models, "RepositoryIndex", **how)
+        return self._ask(_models, "RepositoryIndex", {}, **how)
 
     def load_model(
         self,
@@ -80,15 +79,6 @@ class _Methods:
         """Ask for an inference; the request has the arguments of `query_of`."""
         return self._ask(arrays_in, "ModelInfer", message_of(request), headers, client_timeout)
 
-    def _start(self, method: str, request: Any, headers: Headers, timeout_s: float | None) -> Any:
-        """Starts a call; a request may be given by the fields of its message."""
-        call = self._calls.get(method)
-        if call is None:
-            call = self._calls[method] = unary_of(self._channel, method)
-        if request is None or isinstance(request, dict):
-            request = getattr(service_pb2, f"{method}Request")(**(request or {}))
-        return call(request, timeout=timeout_s, metadata=_metadata(headers))
-
 
 class GrpcService(_Methods):
     """A server over gRPC.
@@ -100,11 +90,11 @@ class GrpcService(_Methods):
     """
 
     def __init__(self, place: str, tls: Tls | None, address: str) -> None:
-        super().__init__(open_channel(grpc, place, tls), address)
+        super().__init__(GrpcChannel(grpc, place, tls), address)
 
     def stream(self, message: Any, headers: Headers = None) -> Any:
         """Returns a call with a request: an iterator over messages that can be cancelled."""
-        return stream_of(self._channel)(iter((message,)), metadata=_metadata(headers))
+        return self._channel.stream(iter((message,)), _metadata(headers))
 
     def close(self) -> None:
         self._channel.close()
@@ -119,12 +109,12 @@ class GrpcService(_Methods):
         self,
         read: Callable[[Any], Any],
         method: str,
-        request: Any = None,
+        request: Any,
         headers: Headers = None,
         client_timeout: float | None = None,
     ) -> Any:
         try:
-            return read(self._start(method, request, headers, client_timeout))
+            return read(self._channel.call(method, request, client_timeout, _metadata(headers)))
         except grpc.RpcError as error:
             raise _error_of(error) from error
 
@@ -133,7 +123,7 @@ class AsyncioGrpcService(_Methods):
     """The same for asyncio."""
 
     def __init__(self, place: str, tls: Tls | None, address: str) -> None:
-        super().__init__(open_channel(grpc.aio, place, tls), address)
+        super().__init__(GrpcChannel(grpc.aio, place, tls), address)
 
     def stream_infer(
         self, requests: AsyncIterator[Mapping[str, Any]], headers: Headers = None
@@ -144,7 +134,7 @@ class AsyncioGrpcService(_Methods):
             async for request in requests:
                 yield message_of(request)
 
-        return Responses(stream_of(self._channel)(messages(), metadata=_metadata(headers)))
+        return Responses(self._channel.stream(messages(), _metadata(headers)))
 
     async def close(self) -> None:
         await self._channel.close()
@@ -153,12 +143,13 @@ class AsyncioGrpcService(_Methods):
         self,
         read: Callable[[Any], Any],
         method: str,
-        request: Any = None,
+        request: Any,
         headers: Headers = None,
         client_timeout: float | None = None,
     ) -> Any:
         try:
-            return read(await self._start(method, request, headers, client_timeout))
+            answer = self._channel.call(method, request, client_timeout, _metadata(headers))
+            return read(await answer)
         except grpc.RpcError as error:
             raise _error_of(error) from error
 
@@ -192,7 +183,7 @@ def arrays_in(response: Any) -> dict[str, Array]:
     return arrays_of(answer_of(response))
 
 
-def _metadata(headers: Headers) -> tuple[tuple[str, str], ...] | None:
+def _metadata(headers: Headers) -> Metadata | None:
     return tuple(headers.items()) if headers else None
 
 

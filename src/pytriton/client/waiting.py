@@ -155,7 +155,7 @@ class ReadinessWait:
     def record_failure(self, error: Exception) -> None:
         """Records why a call failed; a timeout does not replace a more specific error."""
         if self.last_problem == _NOT_READY or not is_timeout(error):
-            self.last_problem = f"{type(error).__name__}: {error}" if str(error) else text_of(error)
+            self.last_problem = text_of(error)
 
     def limit_s(self) -> float:
         """Returns the timeout of the next call."""

@@ -12,7 +12,7 @@ import grpc
 
 from pytriton.base.protos import service_pb2
 from pytriton.client.kserve.address import Address, Tls
-from pytriton.client.kserve.channel import open_channel, stream_of, unary_of
+from pytriton.client.kserve.channel import GrpcChannel
 from pytriton.client.kserve.errors import ErrorWords, refusal
 from pytriton.client.kserve.messages import (
     ASKS_FOR_FINAL,
@@ -48,7 +48,7 @@ class KserveGrpcClient:
         self._timeout_s = timeout_s
         self._words = words or ErrorWords()
         used_tls = (tls or Tls()) if address.uses_tls else None
-        self._channel = open_channel(grpc, address.host_and_port, used_tls)
+        self._channel = GrpcChannel(grpc, address.host_and_port, used_tls)
 
     def server_metadata(self) -> Document:
         return document_of(self._call("ServerMetadata"))
@@ -104,15 +104,16 @@ class KserveGrpcClient:
         self._call("CudaSharedMemoryUnregister", name=region)
 
     def infer(self, question: ModelQuery) -> ModelAnswer:
-        call = unary_of(self._channel, "ModelInfer")
+        request = request_of(question)
         with self._errors():
-            response = call(request_of(question), timeout=self._timeout_s, metadata=self._metadata)
-        return answer_of(response)
+            return answer_of(
+                self._channel.call("ModelInfer", request, self._timeout_s, self._metadata)
+            )
 
     def stream(self, question: ModelQuery) -> Iterator[ModelAnswer]:
         request = request_of(question)
         request.parameters[ASKS_FOR_FINAL].bool_param = True
-        call = stream_of(self._channel)(iter([request]), metadata=self._metadata)
+        call = self._channel.stream(iter([request]), self._metadata)
         patience = _Patience(self._timeout_s, call.cancel)
         try:
             with self._errors():
@@ -132,10 +133,8 @@ class KserveGrpcClient:
         self._channel.close()
 
     def _call(self, method: str, timeout_s: float | None = None, /, **fields: Any) -> Any:
-        request = getattr(service_pb2, f"{method}Request")(**fields)
-        call = unary_of(self._channel, method)
         with self._errors():
-            return call(request, timeout=timeout_s or self._timeout_s, metadata=self._metadata)
+            return self._channel.call(method, fields, timeout_s or self._timeout_s, self._metadata)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
