@@ -432,6 +432,27 @@ def test_socket_of_another_kind_does_not_come_in(rig, caplog):
     assert "a socket of another kind" in caplog.text
 
 
+def test_worker_whose_processes_break_rules_gets_no_more_channels(rig, caplog, monkeypatch):
+    monkeypatch.setattr(call_server, "MAX_BREACHES", 3)
+    good, sent = socket_pair()
+    with sent:
+        socket.send_fds(rig.far_fork_socket, [b"in"], [sent.fileno()])
+    for _ in range(3):
+        theirs, sent = socket_pair()
+        with sent, theirs:
+            socket.send_fds(rig.far_fork_socket, [b"in"], [sent.fileno()])
+            theirs.send(b"\xff" * 40)
+            rig.turn()
+    with pytest.raises(BrokenPipeError):
+        rig.far_fork_socket.send(b"in")
+    channel = MemoryChannel(good, Arena())
+    assert call(rig, channel).frame.call == 7
+    channel.close()
+
+    assert caplog.text.count("a forked process: a message could not be read") == 3
+    assert caplog.text.count("no more that it forks may call models") == 1
+
+
 def test_number_of_forked_processes_is_bounded(rig, monkeypatch, caplog):
     monkeypatch.setattr(call_server, "MAX_CALLERS", 2)
     kept = []

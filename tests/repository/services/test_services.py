@@ -453,6 +453,15 @@ def test_long_line_counts_as_many(caplog):
     assert len(caplog.records) == 76  # of 263 lines each
 
 
+def test_refusals_that_nobody_hears_count_as_lines(desk, caplog, monkeypatch):
+    monkeypatch.setattr(model_services, "_LINES_AT_ONCE", 20)
+    for number in range(1000):
+        desk.services.serve("set", {"metric": number, "value": 1.0}, None)
+
+    assert 1 <= len(caplog.records) < 1000
+    assert caplog.records[0].getMessage() == "m_0_0: set failed: the metric has been deleted"
+
+
 def test_lines_that_are_too_many_are_left_out_and_counted(caplog):
     clock = FakeClock()
     log = WorkerLog("m_0_0", "m", clock)

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _MESSAGE_BYTES = 4096  # contents do not matter, unless they begin with `STANDARD_ERROR`
 _MAX_SOCKETS = 16  # per message
+MAX_BREACHES = 16  # processes of one worker that were shown out, before it gets no more channels
 MAX_CALLERS = 1024  # forked processes of one worker: each takes a descriptor of the server
 _READ_BYTES = 1 << 16  # as much as a pipe holds
 _LAST_READS = 4  # of a worker that has ended; processes that it left behind may write on
@@ -329,6 +330,7 @@ class ForkListener:
         self._account = PeerAccount()  # of all of them together
         self._is_enclosed = is_enclosed  # the worker, and so its processes, are in a sandbox
         self._has_refused = False
+        self._breaches = 0
         self._callers: dict[ForkedCaller, None] = {}
         self._errors: list[ReturnedErrors] = []
         sock.setblocking(False)
@@ -344,13 +346,16 @@ class ForkListener:
 
     def close(self) -> None:
         """Accept no more channels, and cancel the calls of the existing ones."""
-        if self._socket.fileno() >= 0:
-            self._loop.remove_reader(self._socket.fileno())
-            self._socket.close()
+        self._close_socket()
         for caller in list(self._callers):
             caller.close()
         for errors in self._errors:
             errors.close()
+
+    def _close_socket(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
 
     def __repr__(self) -> str:
         return f"<ForkListener callers={len(self._callers)}>"
@@ -368,7 +373,7 @@ class ForkListener:
             else:
                 self._accept(descriptor)
         if not data:  # the worker and all processes that it forked have ended
-            self._loop.remove_reader(self._socket.fileno())
+            self._close_socket()
 
     def _read_errors(self, descriptor: int, model: str) -> None:
         if self._errors or not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
@@ -400,9 +405,26 @@ class ForkListener:
             sock, self._memory.arena, to_sandbox=self._is_enclosed, account=account
         )
         caller = ForkedCaller(
-            channel, self._memory, self._loop, self._services, self._callers, account
+            channel,
+            self._memory,
+            self._loop,
+            self._services,
+            self._callers,
+            account,
+            self._on_breach,
         )
         caller.open()
+
+    def _on_breach(self) -> None:
+        """Count a process that broke a rule; a worker must not fill the log with them."""
+        self._breaches += 1
+        if self._breaches == MAX_BREACHES:
+            logger.error(
+                "%d processes of a worker have broken the rules of their channels; no more that it "
+                "forks may call models",
+                MAX_BREACHES,
+            )
+            self._close_socket()
 
     def _refuse(self, what: str) -> None:
         """Tell once what a worker has passed that it should not."""
@@ -497,14 +519,16 @@ class ForkedCaller:
         services: WorkerServices,
         callers: dict[ForkedCaller, None],
         account: PeerAccount,
+        on_breach: Callable[[], None],
     ) -> None:
+        self._on_breach = on_breach
         self._channel = LoopChannel(
             channel,
             loop,
             memory,
             "a forked process",
             on_message=self._on_message,
-            on_lost=lambda _: self.close(),
+            on_lost=self._on_lost,
         )
         self._call_server = CallServer(self._channel, services, account=account)
         self._callers = callers
@@ -524,3 +548,8 @@ class ForkedCaller:
 
     def _on_message(self, received: Received) -> None:
         self._call_server.handle(received)
+
+    def _on_lost(self, error: Exception) -> None:
+        self.close()
+        if isinstance(error, ProtocolError):
+            self._on_breach()

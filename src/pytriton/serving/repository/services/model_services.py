@@ -207,7 +207,7 @@ class ModelServices:
         if reply is not None:
             reply(None, error.message)
         else:
-            logger.warning("%s: %s failed: %s", self._instance_name, action, error.message)
+            self._log.warn(f"{action} failed: {error.message}")
 
     def _require_control(self, name: str = "", *, with_others: bool = True) -> None:
         """Refuse to load and unload models, except that a model may unload itself alone."""
@@ -297,26 +297,34 @@ class WorkerLog:
         level = _LEVELS.get(line.level, logging.INFO)
         if not logger.isEnabledFor(level):
             return
+        if self._takes(line.message):
+            logger.handle(self._record(level, line))
+
+    def warn(self, text: str) -> None:
+        """Write a line of the server about what the process does, which counts as those of it."""
+        text = _shortened(text)
+        if self._takes(text):
+            logger.warning("%s: %s", self._instance_name, text)
+
+    def _takes(self, text: str) -> bool:
+        """Returns whether there is room for a line; tells how many there was none for."""
         now_s = self._clock()
         more = max(0.0, now_s - self._seen_s) * _LINES_PER_S
         self._room = min(_LINES_AT_ONCE, self._room + more)
         self._seen_s = now_s
-        size = 1 + min(len(line.message), _MAX_TEXT) // _LINE_CHARACTERS
+        size = 1 + min(len(text), _MAX_TEXT) // _LINE_CHARACTERS
         if self._room < size:
             self._lost_count += 1
-            return
+            return False
         self._room -= size
         if self._lost_count:
-            text = "%s: %d lines were left out here, as it wrote more than %d a second"
-            logger.warning(text, self._instance_name, self._lost_count, _LINES_PER_S)
+            lost = "%s: %d lines were left out here, as it wrote more than %d a second"
+            logger.warning(lost, self._instance_name, self._lost_count, _LINES_PER_S)
             self._lost_count = 0
-        logger.handle(self._record(level, line, now_s))
+        return True
 
-    def _record(self, level: int, line: WorkerLogLine, now_s: float) -> logging.LogRecord:
-        text = line.message
-        if len(text) > _MAX_TEXT:
-            text = f"{text[:_MAX_TEXT]}... ({len(text) - _MAX_TEXT} more characters)"
-        message, traceback = _split_traceback(text)
+    def _record(self, level: int, line: WorkerLogLine) -> logging.LogRecord:
+        message, traceback = _split_traceback(_shortened(line.message))
         file = visible(PurePosixPath(line.file).name[:_MAX_NAME])
         number = line.line if 0 <= line.line < _MAX_NUMBER else 0
         record = logging.LogRecord(self._instance_name, level, file, number, message, None, None)
@@ -325,9 +333,15 @@ class WorkerLog:
         record.triton_model = self._model_name if line.model else ""
         record.triton_process = line.process if 0 <= line.process < _MAX_NUMBER else 0
         record.is_printed = line.is_printed
-        if now_s - _MAX_AGE_S <= line.created <= now_s:
+        if self._seen_s - _MAX_AGE_S <= line.created <= self._seen_s:
             record.created = line.created
         return record
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _MAX_TEXT:
+        return text
+    return f"{text[:_MAX_TEXT]}... ({len(text) - _MAX_TEXT} more characters)"
 
 
 def _checked(
