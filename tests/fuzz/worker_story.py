@@ -243,7 +243,8 @@ def _same_type(source: random.Random, value: Any) -> Any:
     if isinstance(value, str):
         return source.choice(TEXTS)
     if isinstance(value, list):
-        return value * source.choice((0, 2, 3, 1000))
+        # What is long already gets no thousand times as long by each further change.
+        return value * source.choice((0, 2, 3, 1000 if len(str(value)) < 300 else 2))
     return source.choice(NUMBERS if isinstance(value, float) else OTHERS)
 
 

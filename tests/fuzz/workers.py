@@ -121,7 +121,8 @@ def run(first: int, step: int, seconds: float, cases: int | None) -> Account:
             grown_from = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         if time.monotonic() - said_s > _PROGRESS_S:
             said_s = time.monotonic()
-            sys.stderr.write(f"{account.seeds} seeds, {len(account.findings)} findings\n")
+            found = len(account.findings)
+            sys.stderr.write(f"{account.seeds} seeds up to {seed - step}, {found} findings\n")
     if grown_from:
         account.growth_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - grown_from
         if account.growth_kib > _MAX_GROWTH_KIB:
