@@ -84,7 +84,7 @@ SERVER_PACKAGES = {
     "access": frozenset[str](),
     "api": frozenset({"access", "tracing"}),
     "options": frozenset({"access", "api"}),
-    "process": frozenset({"options"}),
+    "process": frozenset({"api", "options"}),
     "codec": frozenset({"api"}),
     "shared_memory": frozenset({"api"}),
     "http": frozenset({"access", "api", "codec", "options", "process", "shared_memory", "tracing"}),

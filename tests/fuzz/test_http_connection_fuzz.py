@@ -10,9 +10,11 @@ import random
 
 from pytriton.serving.server.api.origins import OriginPolicy
 from pytriton.serving.server.api.request_memory import RequestMemory
+from pytriton.serving.server.api.turns import Turn, Turns
 from pytriton.serving.server.http.reader import HttpRequest, RequestHead, RequestReader
 from pytriton.serving.server.options.server_options import ClientLimits
 from tests.cost.counting import FIXED_WORK
+from tests.fakes import FakeLoop
 from tests.fuzz.fuzzing import (
     Case,
     assert_reveals_nothing,
@@ -187,15 +189,25 @@ class RecordingSink:
     def large_body_refusal(self, head: RequestHead) -> None:
         return None
 
+    def end_turn(self) -> None:
+        """The test begins the next turn, by its loop."""
+
+    begin_turn = abort = end_turn
+
 
 def read_all(reads: list[bytes], cache: dict[bytes, RequestHead]) -> RecordingSink:
     sink = RecordingSink()
-    reader = RequestReader(sink, LIMITS, OriginPolicy("0.0.0.0"), cache, RequestMemory())
+    loop = FakeLoop()
+    turn = Turn(Turns(loop), sink)
+    reader = RequestReader(sink, LIMITS, OriginPolicy("0.0.0.0"), cache, RequestMemory(), turn)
     for read in reads:
         data = read
         while data and not reader.is_over:
             if reader.large_body is None:
                 reader.feed(data)
+                while reader.has_rest:
+                    loop.run()
+                    reader.read_rest()
                 break
             room = reader.get_buffer()
             size = min(len(room), len(data))

@@ -8,7 +8,6 @@ import time
 import pytest
 
 from pytriton.protocol.http2 import Http2Limits, frames
-from pytriton.serving.server.api import http2_transport
 from pytriton.serving.server.api.pace import MIN_BYTES_PER_S
 from pytriton.serving.server.options.server_options import ClientLimits, ServerOptions
 from pytriton.testing import FakeClock
@@ -78,8 +77,7 @@ def test_connection_is_read_again_once_its_client_took_the_answers():
 
 
 @pytest.mark.parametrize("client_reads", [True, False])
-def test_client_that_sent_much_waits_until_others_were_served(monkeypatch, client_reads):
-    monkeypatch.setattr(http2_transport, "_TURN_NS", -1)  # any work takes longer
+def test_client_that_sent_much_waits_until_others_were_served(client_reads):
     client = GrpcClient()
     client.transport.peer_reads = client_reads
     calls = refused_calls(client, 5000)
@@ -92,8 +90,7 @@ def test_client_that_sent_much_waits_until_others_were_served(monkeypatch, clien
     assert client.transport.is_reading
 
 
-def test_client_that_sent_little_is_read_on(monkeypatch):
-    monkeypatch.setattr(http2_transport, "_TURN_NS", -1)
+def test_client_that_sent_little_is_read_on():
     client = GrpcClient()
 
     client.connection.data_received(refused_calls(client, 10))

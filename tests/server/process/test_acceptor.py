@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import uvloop
 
+from pytriton.serving.server.api.turns import Turns
 from pytriton.serving.server.process import clients as acceptor_module
 from pytriton.serving.server.process import clients as module
 from pytriton.serving.server.process.clients import (
@@ -48,7 +49,8 @@ class Greeter(asyncio.Protocol):
 class EmptyTlsPort:
     """A port without a certificate: no handshake can be completed."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop) -> None:
+        self.turns = Turns(loop)
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.threads = ThreadPoolExecutor(1)
         self.failures: list[str] = []
@@ -107,7 +109,7 @@ def loop(request):
 
 def run(loop, test, *, is_encrypted=False):
     async def run_test():
-        port = Port(loop, EmptyTlsPort() if is_encrypted else None)
+        port = Port(loop, EmptyTlsPort(loop) if is_encrypted else None)
         try:
             await test(port)
         finally:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import hpack
 
 from pytriton.protocol.http2 import Http2Connection, Http2Limits, encode_header_block, frames
-from pytriton.protocol.http2.events import Event
+from pytriton.protocol.http2.events import Event, InputLeft
 from pytriton.protocol.http2.frames import frame
 
 GRPC_HEADERS = (
@@ -56,7 +56,15 @@ class FrameClient:
         self.output()
 
     def send(self, *data: bytes) -> list[Event]:
-        return self.connection.receive(b"".join(data), self.now_ns)
+        events = self.connection.receive(b"".join(data), self.now_ns)
+        return self.with_rest(events)
+
+    def with_rest(self, events: list[Event]) -> list[Event]:
+        """These events, and those of what was not processed at once."""
+        while self.connection.has_rest:
+            assert isinstance(events[-1], InputLeft)
+            events = events[:-1] + self.connection.receive_rest(self.now_ns)
+        return events
 
     def deliver(self, data: bytes) -> Iterator[list[Event]]:
         """Do what a transport does that reads into memory: what was lent is used again at once."""
@@ -72,7 +80,7 @@ class FrameClient:
                 buffer = bytearray(data)
                 events = self.connection.receive(memoryview(buffer), self.now_ns)
                 buffer[:] = bytes(size)
-            yield events
+            yield self.with_rest(events)
             data = data[size:]
 
     def block(self, headers=GRPC_HEADERS) -> bytes:

@@ -156,6 +156,28 @@ class Http2Connection:
             core.terminate(violation.code, violation.message)
         return self.take_events()
 
+    @property
+    def has_rest(self) -> bool:
+        """Whether bytes were received that are not processed; the last event was `InputLeft`."""
+        return bool(self._receiver.reader.rest)
+
+    def keep(self, data: bytes | memoryview) -> None:
+        """Keep bytes from the client for `receive_rest`, as it is not time to process them."""
+        self._receiver.keep(data)
+
+    def receive_rest(self, now_ns: int) -> list[Event]:
+        """Process some more of what was received; see `receive`."""
+        core = self._core
+        if core.is_terminated:
+            self._receiver.reader.rest = b""
+            return []
+        core.now_ns = now_ns
+        try:
+            self._receiver.receive_rest()
+        except ConnectionViolation as violation:
+            core.terminate(violation.code, violation.message)
+        return self.take_events()
+
     def set_buffer(self, stream_id: int, memory: memoryview | None) -> None:
         """Write the next data of a stream into `memory` until it is full.
 

@@ -80,6 +80,13 @@ class GoAwayReceived(msgspec.Struct, gc=False):
     debug: bytes
 
 
+class InputLeft(msgspec.Struct, gc=False):
+    """More was received than is processed at once: call `Http2Connection.receive_rest`, or `keep`.
+
+    Until then, `receive` must not be called.
+    """
+
+
 class ConnectionTerminated(msgspec.Struct, gc=False):
     """We ended the connection with GOAWAY: end the streams, write the rest of the output, close.
 
@@ -99,5 +106,6 @@ Event = (
     | WriteResumed
     | PingAcknowledged
     | GoAwayReceived
+    | InputLeft
     | ConnectionTerminated
 )

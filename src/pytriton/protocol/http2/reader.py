@@ -27,6 +27,10 @@ _HEADER_DTYPE = np.dtype((np.void, frames.HEADER_BYTES))
 # So many large frames have to come before any are expected again: input that was not as expected is
 # copied twice.
 _DOUBTFUL_FRAMES = 16
+# So many frames are read at once: the owner may have others to serve before it reads the rest. It
+# takes as long to decode and to check a head as to handle so many other frames.
+FRAMES_AT_ONCE = 512
+_FRAMES_PER_HEAD = 8
 
 
 class FrameRun(NamedTuple):
@@ -82,6 +86,7 @@ class FrameReader:
         "data_stream",
         "has_preface",
         "partial_frames",
+        "rest",
     )
 
     def __init__(self, limits: Http2Limits) -> None:
@@ -96,6 +101,7 @@ class FrameReader:
         self._data_length = 0  # of the last large DATA frame, which was one of `data_stream`
         self._doubtful_frames = 0
         self.partial_frames = 0  # counts the frames that were not received at once
+        self.rest = b""  # what follows the frames that were read at once
 
     @property
     def is_between_frames(self) -> bool:
@@ -110,6 +116,8 @@ class FrameReader:
     def read(self, data: bytes | memoryview) -> Iterator[Frame]:
         """Yields the frames that `data` completes; the caller must iterate to the end.
 
+        If there are too many to be read at once, `rest` is what follows: it has to be read next.
+
         Raises:
             ConnectionViolation: A frame is too large, or the peer does not speak HTTP/2.
         """
@@ -120,10 +128,12 @@ class FrameReader:
         if self.data_left and end:
             at = min(self.data_left, end)
             yield self._data_part(data, 0, at)
-        while end - at >= frames.HEADER_BYTES:
+        left = FRAMES_AT_ONCE
+        while left > 0 and end - at >= frames.HEADER_BYTES:
             length_and_kind, flags, stream_id = frames.unpack_header(data, at)
             length = length_and_kind >> 8
             kind = length_and_kind & 0xFF
+            left -= _FRAMES_PER_HEAD if kind == frames.HEADERS else 1
             # RFC 9113, 4.2: a frame above our SETTINGS_MAX_FRAME_SIZE is an error; the check comes
             # before any of it is stored.
             if length > self._max_other:
@@ -152,9 +162,7 @@ class FrameReader:
                 self._note_data(stream_id, length)
                 yield kind, flags, stream_id, memoryview(data)[start:stop]
         if at < end:
-            self.partial_frames += 1
-            self._pending += data[at:]
-            self._needed = self._frame_bytes()
+            self._keep(data[at:], is_rest=left <= 0)
 
     def find_run(self, data: memoryview) -> FrameRun | None:
         """Returns the run of DATA frames that `data` begins with; `skip` has to follow.
@@ -224,6 +232,15 @@ class FrameReader:
         """Count `size` bytes of a DATA frame as read; returns its flags if these are the last."""
         self.data_left -= size
         return 0 if self.data_left else self._data_flags
+
+    def _keep(self, data: bytes | memoryview, *, is_rest: bool) -> None:
+        """Keep what cannot be read yet: the part of a frame, or more frames than are read."""
+        if is_rest:
+            self.rest = bytes(data)
+            return
+        self.partial_frames += 1
+        self._pending += data
+        self._needed = self._frame_bytes()
 
     def _join_pending(self, data: bytes | memoryview) -> bytes:
         """Append `data` to the pending bytes; returns all of them if they are enough to be read."""

@@ -16,6 +16,7 @@ from pytriton.protocol.http2.core import SHUTDOWN_PING, ConnectionCore
 from pytriton.protocol.http2.data import DataFrames, count_body, strip_padding
 from pytriton.protocol.http2.events import (
     GoAwayReceived,
+    InputLeft,
     PingAcknowledged,
     RequestReceived,
     TrailersReceived,
@@ -41,6 +42,10 @@ _HEADER_BYTES = frames.HEADER_BYTES
 _unpack_header = frames.unpack_header
 
 _PRIORITY_BYTES = 5
+# A read of more bytes than this is cut between two requests, so that others are served in between.
+# An unknown head takes as long as a few requests with known ones.
+_REQUEST_BYTES = 16 << 10
+_UNKNOWN_HEAD_BYTES = 256
 _unpack_window_update = struct.Struct(">IBII").unpack_from  # the header as above, the increment
 _WINDOW_UPDATE_BYTES = frames.HEADER_BYTES + 4
 _WINDOW_UPDATE = 4 << 8 | frames.WINDOW_UPDATE  # length and type
@@ -86,6 +91,11 @@ class Receiver:
             if taken == len(data):
                 return
             data = data[taken:] if taken else data
+        self._read_frames(data)
+        if self.reader.rest:
+            self._core.events.append(InputLeft())
+
+    def _read_frames(self, data: bytes | memoryview) -> None:
         for kind, flags, stream_id, payload in self.reader.read(data):
             # RFC 9113, 3.4: SETTINGS come first. 4.3: only CONTINUATION of the same stream may
             # follow HEADERS without END_HEADERS, because the block would be decoded in the wrong
@@ -101,6 +111,15 @@ class Receiver:
                     self._data.on_data(flags, stream_id, payload)
             except StreamViolation as violation:
                 self._core.reset_violated(violation)
+
+    def keep(self, data: bytes | memoryview) -> None:
+        """Keep received bytes for `receive_rest`, behind those that are kept already."""
+        self.reader.rest += data
+
+    def receive_rest(self) -> None:
+        """Handle frames that were kept, as `receive` does."""
+        rest, self.reader.rest = self.reader.rest, b""
+        self.receive(rest)
 
     def incomplete_input(self) -> IncompleteInput | None:
         reader = self.reader
@@ -332,7 +351,8 @@ def take_requests(  # noqa: C901  one pass
     streams, limits = core.streams, core.limits
     end = len(data)
     at = updates = 0
-    while end - at > 2 * _HEADER_BYTES:
+    stop = min(end - 2 * _HEADER_BYTES, _REQUEST_BYTES)
+    while at < stop:
         length_and_kind, flags, stream_id = _unpack_header(data, at)
         data_at = at + _HEADER_BYTES + (length_and_kind >> 8)
         if (
@@ -378,6 +398,7 @@ def take_requests(  # noqa: C901  one pass
         ):
             break
         if known is None:
+            stop -= _UNKNOWN_HEAD_BYTES
             decoder.take_peeked()
         streams.last_id = stream_id
         streams.open[stream_id] = Stream(

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytriton.protocol.http2 import Http2Connection, Http2ErrorCode
 from pytriton.serving.server.api.pace import LINGER_S, Holder
 from pytriton.serving.server.api.stalls import ClientStalls
+from pytriton.serving.server.api.turns import Turn
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.http2 import Event, Http2Limits, IncompleteInput
     from pytriton.serving.server.api.shortage import UnreadAnswers
     from pytriton.serving.server.api.stalls import StallLimits
+    from pytriton.serving.server.api.turns import Turns
 
 logger = logging.getLogger(__name__)
 
 _monotonic_ns = time.monotonic_ns
 _JOINED_BYTES = 64 << 10  # up to this size, one copy is cheaper than a gathering write
-# A client whose read of many requests took longer than this has to wait for the others.
-_TURN_NS = 5_000_000
 
 
 class FlushQueue:
@@ -77,7 +77,11 @@ class Http2Transport:
         flushes: FlushQueue,
         loop: asyncio.AbstractEventLoop,
         unread: UnreadAnswers,
+        turns: Turns,
     ) -> None:
+        self.turn = Turn(turns, self)
+        self._events: Iterator[Event] = iter(())  # those that are being handled
+        self._left: list[Event] = []  # those that wait for the next turn
         self.http2 = Http2Connection(http2_limits)
         self._outbox = self.http2.outbox
         self._unread = unread
@@ -96,6 +100,10 @@ class Http2Transport:
         self._on_lost: asyncio.Future[None] | None = None
 
     # What subclasses do
+
+    def handle(self, events: list[Event], received_ns: int) -> None:
+        """Handle what was received, until the turn of this connection ends."""
+        raise NotImplementedError
 
     def _on_event(self, event: Event) -> None:
         """Handle an event other than a request and its data."""
@@ -121,6 +129,8 @@ class Http2Transport:
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closing = True
+        self.turn.close()
+        self._left.clear()
         self._abandon_all()
         self._drop_output()
         if self._lingering is not None:
@@ -164,13 +174,13 @@ class Http2Transport:
         if self._outbox.queued_bytes or self._unread_bytes:
             self.count_unread()
         # Output that is left in the transport is still written after `close`.
-        if http2.should_close and not self._is_writing_paused:
+        if http2.should_close and not self._is_writing_paused and not self._left:
             self._leave()
         # Output that waits only for the client's windows is no reason: WINDOW_UPDATE has to be
         # read.
         elif self._is_writing_paused and http2.is_output_full:
             self._pause_reading()
-        elif self._is_reading_paused:
+        elif self._is_reading_paused and not self.turn.is_over:
             self._resume_reading()
 
     def _write(self, output: list[Buffer]) -> None:
@@ -194,14 +204,27 @@ class Http2Transport:
             self._is_reading_paused = False
             self.transport.resume_reading()
 
-    def _end_turn(self, began_ns: int) -> None:
-        """Let other clients be served first if a large read took long; there may be more to read.
+    # Turns
 
-        The transport would read on at once.
-        """
-        if _monotonic_ns() - began_ns > _TURN_NS:
+    def end_turn(self) -> None:
+        """Leave the events that are not handled yet, and read no more before the next turn."""
+        self._left.extend(self._events)  # which ends the loop over them
+        if not self.transport.is_closing():
             self._pause_reading()
-            self.flush_soon()
+
+    def begin_turn(self) -> None:
+        """Handle what was left, until that ends this turn, too."""
+        http2 = self.http2
+        while not (self._is_closing or self.turn.is_over):
+            now_ns = _monotonic_ns()
+            if self._left:
+                events, self._left = self._left, []
+            elif http2.has_rest:
+                events = http2.receive_rest(now_ns)
+            else:
+                self.flush_soon()  # which lets the transport read on
+                return
+            self.handle(events, now_ns)
 
     # Ending
 

@@ -34,6 +34,7 @@ from pytriton.serving.server.api.http2_transport import FlushQueue
 from pytriton.serving.server.api.refusals import INFERENCE, note_forbidden
 from pytriton.serving.server.api.shortage import UnreadAnswers
 from pytriton.serving.server.api.status import retry_metadata
+from pytriton.serving.server.api.turns import MESSAGE_FACTOR, Turns, answer_units
 from pytriton.serving.server.grpc import health, reflection
 from pytriton.serving.server.grpc.call import CallWork, RefusedGrpcCall, UnaryCall, header_of
 from pytriton.serving.server.grpc.columns import ColumnCall
@@ -116,7 +117,9 @@ class DocumentCall(UnaryCall):
         if self._guard is not None:
             assert self._principal is not None, "expected a request that was checked"
             self._guard.filter(self._principal, response)
-        self.respond([response.SerializeToString()])
+        parts = [response.SerializeToString()]
+        self.connection.turn.spend(MESSAGE_FACTOR * answer_units(parts))
+        self.respond(parts)
 
 
 class LoadCall(DocumentCall):
@@ -202,6 +205,7 @@ class GrpcApi:
             self.column_tables.append(infer.columns)
         self._add_methods(infer, stream_columns)
         self.flushes = FlushQueue(loop)
+        self.turns = Turns(loop)
         self._tick_s = tick_s(options.grpc_keepalive)
         self._ticker: asyncio.TimerHandle | None = None
         self.connection_class: type[GrpcConnection] = GrpcConnection

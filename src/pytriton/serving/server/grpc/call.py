@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pytriton.protocol.http2.headers import Field
     from pytriton.serving.server.access.decisions import HeaderLookup
     from pytriton.serving.server.api.background import Background, LoopBudget
+    from pytriton.serving.server.api.turns import Turn
 
 SMALL_BYTES = 64 << 10  # up to this size, compressed at once, in 2 ms at most
 _HIGH_WATER_BYTES = 1 << 20
@@ -60,7 +61,7 @@ _ADDRESS_LISTS = frozenset({FORWARDED_FOR, FORWARDED})
 _REFUSAL_DELAY_S = 0.05
 # Other clients are served after so many messages of one read: each takes up to 25 us, and one
 # without content has only five bytes.
-MESSAGES_PER_TURN = 1024
+MESSAGES_PER_TURN = 128
 # Up to this size, a copy is cheaper than another buffer in the gathering write.
 _JOINED_BYTES = 32 << 10
 
@@ -75,6 +76,7 @@ class CallConnection(Protocol):
     http2: Http2Connection
     max_message_bytes: int
     max_small_bytes: int  # for messages of methods without tensors or files
+    turn: Turn
     work: CallWork
 
     def set_buffer(self, stream_id: int, memory: memoryview | None) -> None:
@@ -95,8 +97,8 @@ class CallConnection(Protocol):
     def call_later(self, delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
         """Schedule a callback."""
 
-    def call_soon(self, action: Callable[[], None]) -> None:
-        """Schedule a callback for the next iteration of the event loop."""
+    def resume_later(self, call: GrpcCall) -> None:
+        """Let a call process the data that it holds in the next turn of its connection."""
 
 
 class GrpcCall:
@@ -167,7 +169,7 @@ class GrpcCall:
                 left -= 1
                 if self.is_full or self.is_busy or (left <= 0 and rest):
                     if not (self.is_full or self.is_busy):
-                        self.connection.call_soon(self.resume_input)
+                        self.connection.resume_later(self)
                     self._held = self._hold(rest, is_ended=end_stream)
                     self.acknowledge(len(data) - len(rest))
                     return self._held
@@ -197,6 +199,10 @@ class GrpcCall:
             self.connection.fail_call(self, error)
         if self.connection.http2.has_output:
             self.connection.flush_soon()
+
+    def on_turn(self) -> None:
+        """Called in the next turn of the connection after `resume_later`."""
+        self.resume_input()
 
     def on_buffered(self, size: int, *, end_stream: bool) -> None:
         """Process received data that is already in the buffer of its message."""

@@ -13,6 +13,7 @@ import heapq
 import logging
 import math
 import time
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,6 +25,7 @@ from pytriton.protocol.http2 import (
     DataBuffered,
     DataReceived,
     Http2ErrorCode,
+    InputLeft,
     RequestReceived,
     StreamReset,
     TrailersReceived,
@@ -33,6 +35,7 @@ from pytriton.serving.server.api.http2_transport import FlushQueue, Http2Transpo
 from pytriton.serving.server.api.pace import Holder
 from pytriton.serving.server.api.shortage import TOO_SLOW
 from pytriton.serving.server.api.status import GRPC_STATUS
+from pytriton.serving.server.api.turns import REQUEST_UNITS, TURN_UNITS
 from pytriton.serving.server.grpc.timeouts import Action, Keepalive
 from pytriton.serving.server.process.event_loop import reader_of_parts, writer_of_parts
 
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from pytriton.protocol.grpc import CallHead
     from pytriton.protocol.http2 import Event, Http2Limits
     from pytriton.serving.server.api.shortage import UnreadAnswers
+    from pytriton.serving.server.api.turns import Turns
     from pytriton.serving.server.grpc.call import CallWork, GrpcCall
     from pytriton.serving.server.options.server_options import ClientLimits as ServerLimits
     from pytriton.serving.server.options.server_options import KeepaliveOptions
@@ -54,6 +58,8 @@ logger = logging.getLogger(__name__)
 _monotonic_ns = time.monotonic_ns
 # The part of a large read that is parsed first: a message in it may get memory for the rest.
 _START_BYTES = 32 << 10
+_MESSAGES_UNITS = TURN_UNITS // 2  # of a call with many of them, so that others come in between
+_BYTES_PER_UNIT = 2048  # of the other part
 # The largest message of methods without tensors or files: protobuf parses it in some milliseconds.
 SMALL_MESSAGE_BYTES = 64 << 10
 _KEEPALIVE_PING = b"keepaliv"
@@ -76,6 +82,7 @@ class CallHandler(Protocol):
     # Called with the head of each call; None: nobody wants to know it.
     on_arrival: Callable[[CallHead], None] | None
     read_buffer: memoryview
+    turns: Turns
     unread: UnreadAnswers
     work: CallWork
 
@@ -92,7 +99,12 @@ class GrpcConnection(Http2Transport, asyncio.Protocol):
 
     def __init__(self, handler: CallHandler, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
-            handler.http2_limits, handler.limits, handler.flushes, loop, handler.unread
+            handler.http2_limits,
+            handler.limits,
+            handler.flushes,
+            loop,
+            handler.unread,
+            handler.turns,
         )
         self.max_message_bytes = handler.max_message_bytes
         self.max_small_bytes = min(handler.max_message_bytes, SMALL_MESSAGE_BYTES)
@@ -100,6 +112,7 @@ class GrpcConnection(Http2Transport, asyncio.Protocol):
         self._handler = handler
         self._large_reader: LargeMessageReader | None = None  # if it is the transport's protocol
         self._calls: dict[int, GrpcCall] = {}
+        self._postponed: deque[GrpcCall] = deque()  # they hold messages for the next turn
         # A heap of deadlines and streams, with some of calls that have ended.
         self._deadlines: list[tuple[float, int]] = []
         self._deadline: asyncio.TimerHandle | None = None  # fires at the first deadline, or before
@@ -128,9 +141,11 @@ class GrpcConnection(Http2Transport, asyncio.Protocol):
             view = memoryview(data)
             self.handle(self.http2.receive(view[:_START_BYTES], now_ns), now_ns)
             data = view[_START_BYTES:]
+            if self.turn.is_over:
+                self.http2.keep(data)
+                return
+            self.turn.spend(len(data) // _BYTES_PER_UNIT)
         self.handle(self.http2.receive(data, now_ns), now_ns)
-        if len(data) > _START_BYTES:
-            self._end_turn(now_ns)
 
     # Large messages
 
@@ -157,8 +172,9 @@ class GrpcConnection(Http2Transport, asyncio.Protocol):
         if self._is_closing:
             return
         self._received_ns = received_ns
+        self._events = left = iter(events)
         # Nearly all events are of these classes, so they are compared first, and by identity.
-        for event in events:
+        for event in left:
             if event.__class__ is RequestReceived:
                 self._on_request(event)
             elif event.__class__ is DataReceived or event.__class__ is DataBuffered:
@@ -182,6 +198,7 @@ class GrpcConnection(Http2Transport, asyncio.Protocol):
                     if call_head.timeout_ns is not None:
                         self._set_deadline(column, call_head.timeout_ns)
                 return
+        self.turn.spend(REQUEST_UNITS)
         call = handler.open_call(self, stream_id, call_head)
         if call is None:
             return
@@ -217,6 +234,8 @@ class GrpcConnection(Http2Transport, asyncio.Protocol):
             call = self._calls.get(event.stream_id)
             if call is not None:
                 call.on_writable()
+        elif isinstance(event, InputLeft):
+            self.turn.end()
         elif isinstance(event, ConnectionTerminated):
             self._on_terminated(event)
 
@@ -321,12 +340,22 @@ class GrpcConnection(Http2Transport, asyncio.Protocol):
     def call_later(self, delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
         return self._loop.call_later(delay_s, action)
 
-    def call_soon(self, action: Callable[[], None]) -> None:
-        """Schedule a callback for the next iteration of the event loop."""
-        self._loop.call_soon(action)
+    def resume_later(self, call: GrpcCall) -> None:
+        """Let a call process the data that it holds in the next turn of this connection."""
+        self._postponed.append(call)
+        self.turn.want_next(_MESSAGES_UNITS)
+
+    def begin_turn(self) -> None:
+        """Let calls process what they hold, and handle what was left."""
+        for _ in range(len(self._postponed)):  # each may be added behind the others again
+            if self.turn.is_over:
+                return
+            self._postponed.popleft().on_turn()
+        super().begin_turn()
 
     def _abandon_all(self) -> None:
         calls, self._calls = self._calls, {}
+        self._postponed.clear()
         for call in calls.values():
             call.abandon()
 
@@ -397,6 +426,11 @@ class GrpcConnection(Http2Transport, asyncio.Protocol):
             self.transport.abort()
         for call in list(self._calls.values()):
             self._end(call, GrpcStatus.UNAVAILABLE, "Server exiting")
+        # The client may make these calls again elsewhere (RFC 9113, 8.7).
+        for event in self._left:
+            if isinstance(event, RequestReceived):
+                self.http2.reset(event.stream_id, Http2ErrorCode.REFUSED_STREAM)
+        self._left.clear()
         self.http2.finish_shutdown()
         self.flush()
         return self._on_lost

@@ -32,6 +32,7 @@ from pytriton.serving.server.api.refusals import (
     note_unread,
 )
 from pytriton.serving.server.api.status import HTTP_RESTRICTED
+from pytriton.serving.server.api.turns import REQUEST_UNITS
 from pytriton.serving.server.http.bodies import Bodies
 from pytriton.serving.server.http.columns import BodyLayout, FormLearner, small_body_layout
 from pytriton.serving.server.http.generate import (
@@ -261,6 +262,7 @@ class HttpApi(HttpHandler):
                 )
                 if exchange is not None:
                     return exchange
+            connection.spend(REQUEST_UNITS)
             return resolved.handler(connection, request, resolved.route)
         except ServerError as error:
             self._note_refusal(resolved.route, error)

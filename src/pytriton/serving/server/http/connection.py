@@ -13,6 +13,7 @@ from pytriton.base.errors import error_for_clients
 from pytriton.base.messages import TraceOrigin
 from pytriton.protocol.json_text import dump_json
 from pytriton.serving.server.api.status import HTTP_STATUS
+from pytriton.serving.server.api.turns import answer_units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,6 +100,10 @@ class HttpConnection:
         """Returns a fact about the transport; None if it is not known."""
         raise NotImplementedError
 
+    def spend(self, units: int) -> None:
+        """Count work for the client, who may have to let others be served first."""
+        raise NotImplementedError
+
     def _handle(self, request: HttpRequest) -> None:
         self._current = request
         try:
@@ -145,6 +150,7 @@ class HttpConnection:
         if self._is_streaming:
             self._break_off()
             return
+        self.spend(answer_units(parts))
         head, cors = request.head, self._handler.cors
         if cors is not None and head.method != b"OPTIONS":  # those say it themselves
             headers += cors.answer_headers(head.headers.get)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytriton.serving.server.api.http2_transport import FlushQueue
 from pytriton.serving.server.api.request_memory import RequestMemory
 from pytriton.serving.server.api.shortage import UnreadAnswers
+from pytriton.serving.server.api.turns import Turns
 from pytriton.serving.server.http.connection import HttpRefusal, plain_refusal
 from pytriton.serving.server.http.http1_connection import READ_BYTES, Http1Connection
 from pytriton.serving.server.http.http2_connection import Http2ServerConnection, http2_limits
@@ -111,6 +112,7 @@ class HttpHandler:
         self.stream_class: type[Http2Stream] = Http2Stream
         self.http2_limits = http2_limits(limits)
         self.flushes = FlushQueue(loop)
+        self.turns = Turns(loop)
         self.watch = ProgressWatch(loop)
         self.idle_watch = IdleWatch(loop, self.connections, limits.http_idle_timeout_s)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytriton.serving.server.api.pace import LINGER_S, Holder
 from pytriton.serving.server.api.shortage import TOO_SLOW
+from pytriton.serving.server.api.turns import Turn
 from pytriton.serving.server.http.connection import (
     BINARY_TYPE,
     JSON_LENGTH_LINE,
@@ -145,6 +146,7 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         self._write_parts: Any = None
         self._state = _OPEN
         self._closes_when_idle = handler.is_leaving
+        self._turn = Turn(handler.turns, self)
 
         self._reader = RequestReader(
             self,
@@ -152,6 +154,7 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
             handler.origins,
             handler.cached_heads,
             handler.request_memory,
+            self._turn,
             is_timed=handler.is_timed,
         )
         self._is_reading_paused = False
@@ -160,6 +163,8 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         self._waiting: deque[HttpRequest | Expectation | HttpRefusal] = deque()
         self._waiting_bytes = 0  # of the bodies of these requests
         self._is_processing_scheduled = False
+        # Whether the next request waits: for those before it, for the client, or for other clients.
+        self._is_behind = False
 
         self._timeouts = ClientTimeouts(handler.limits)
         self._was_used = False  # since the last check for idle connections
@@ -220,12 +225,14 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
                 reader.count_part(nbytes)
 
     def pause_writing(self) -> None:
+        self._is_behind = True
         self._pause_exchange()
         self._watch_writing()
 
     def resume_writing(self) -> None:
         self._end_counting()
         self._resume_exchange()
+        self._is_behind = bool(self._waiting) or self._turn.is_over
         self._process_waiting_soon()
 
     # Reader callbacks
@@ -240,7 +247,7 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         """Handle a request, or queue it until those before it are answered."""
         # RFC 9112, 9.3.2: responses to pipelined requests are sent in their order, so one is
         # answered at a time.
-        if self._current is None and not self._waiting and not self.is_writing_paused:
+        if self._current is None and not self._is_behind:
             self._handle(request)
         else:
             self._enqueue(request)
@@ -279,13 +286,13 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
 
     def _enqueue(self, item: HttpRequest | Expectation | HttpRefusal) -> None:
         self._waiting.append(item)
+        self._is_behind = True
         if isinstance(item, HttpRequest):
             self._waiting_bytes += len(item.body)
         # A client that sends without reading is not read from, either.
         is_full = len(self._waiting) >= MAX_PIPELINED or self._waiting_bytes > MAX_WAITING_BYTES
-        if is_full and not self._is_reading_paused:
-            self._is_reading_paused = True
-            self._transport.pause_reading()
+        if is_full:
+            self._pause_reading()
 
     # Responding
 
@@ -375,8 +382,11 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
             self._loop.call_soon(self._process_waiting)
 
     def _process_waiting(self) -> None:
-        """Process queued requests until one is answered later or the client reads too slowly."""
-        while self._waiting and self._current is None and not self.is_writing_paused:
+        """Process queued requests until one is answered later, or others are served first."""
+        turn = self._turn
+        while (
+            self._waiting and self._current is None and not (self.is_writing_paused or turn.is_over)
+        ):
             item = self._waiting.popleft()
             if isinstance(item, HttpRequest):
                 self._waiting_bytes -= len(item.body)
@@ -387,15 +397,58 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
             else:
                 self._send_refusal(item)
         self._is_processing_scheduled = False
+        self._is_behind = bool(self._waiting) or self.is_writing_paused or turn.is_over
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Let the transport read more if there is room, and nothing waits for the next turn."""
         has_room = self._waiting_bytes <= MAX_WAITING_BYTES
-        if self._is_reading_paused and has_room and len(self._waiting) <= MAX_PIPELINED // 2:
+        is_short = has_room and len(self._waiting) <= MAX_PIPELINED // 2
+        is_left = self._turn.is_over or self._reader.has_rest
+        if self._is_reading_paused and is_short and not is_left:
             self._resume_reading()
+
+    def _pause_reading(self) -> None:
+        if not self._is_reading_paused:
+            self._is_reading_paused = True
+            self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
         if self._is_reading_paused and self._state in (_OPEN, _LINGERING):
             self._is_reading_paused = False
             self._timeouts.restart_reading(self._loop.time())
             self._transport.resume_reading()
+
+    # Turns
+
+    def spend(self, units: int) -> None:
+        """Count work for the client, who may have to let others be served first."""
+        self._turn.spend(units)
+
+    def end_turn(self) -> None:
+        """Let the requests that follow wait, and read no more before the next turn."""
+        if self._state is _OPEN and not self._transport.is_closing():
+            self._is_behind = True
+            self._pause_reading()
+
+    def begin_turn(self) -> None:
+        """Process the requests that wait, and then what was read after them."""
+        if self._state is not _OPEN:
+            return
+        reader = self._reader
+        self._process_waiting()
+        if self._turn.is_over or not reader.has_rest:
+            return
+        reader.read_rest()
+        if reader.is_mid_request and not reader.is_over:
+            self._timeouts.on_part(reader, 0, self._loop.time())
+            self._handler.watch.add(self)
+        if self._state is _OPEN:
+            self._read_on()
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        self._transport.abort()
 
     # Ending
 

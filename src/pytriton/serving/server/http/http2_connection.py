@@ -21,6 +21,7 @@ from pytriton.protocol.http2 import (
     DataReceived,
     Http2ErrorCode,
     Http2Limits,
+    InputLeft,
     RequestReceived,
     StreamReset,
     TrailersReceived,
@@ -84,7 +85,12 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
 
     def __init__(self, handler: HttpHandler) -> None:
         super().__init__(
-            handler.http2_limits, handler.limits, handler.flushes, handler.loop, handler.unread
+            handler.http2_limits,
+            handler.limits,
+            handler.flushes,
+            handler.loop,
+            handler.unread,
+            handler.turns,
         )
         self.handler = handler
         self._read_parts: Any = None
@@ -142,18 +148,18 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
                 and (parts := http2.expect_more())
             ):
                 nbytes += self._read_parts(parts)
-            self._handle(http2.buffer_updated(nbytes, now_ns), now_ns)
+            self.handle(http2.buffer_updated(nbytes, now_ns), now_ns)
             return
         data = self.handler.read_buffer[:nbytes]
         # Frames of large bodies are copied to their places. Requests in bytes are read faster.
-        self._handle(http2.receive(data if http2.has_buffers else bytes(data), now_ns), now_ns)
-        if nbytes == len(self.handler.read_buffer):
-            self._end_turn(now_ns)
+        self.handle(http2.receive(data if http2.has_buffers else bytes(data), now_ns), now_ns)
+        if nbytes == len(self.handler.read_buffer):  # there may be more, and the transport reads on
+            self.turn.end()
 
     def receive_first(self, data: bytes) -> None:
         """Process bytes that were read before this became the protocol of the transport."""
         now_ns = _monotonic_ns()
-        self._handle(self.http2.receive(data, now_ns), now_ns)
+        self.handle(self.http2.receive(data, now_ns), now_ns)
 
     def forget_heads(self) -> None:
         """Keep nothing that was found out about heads."""
@@ -161,13 +167,15 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
 
     # Events
 
-    def _handle(self, events: list[Event], now_ns: int) -> None:
+    def handle(self, events: list[Event], received_ns: int) -> None:
+        """Handle what was received, until the turn of this connection ends."""
         self.handler.watch.add(self)
         self._is_busy = True
+        self._events = left = iter(events)
         try:
-            for event in events:
+            for event in left:
                 if event.__class__ is RequestReceived:
-                    self._on_request(event, now_ns)
+                    self._on_request(event, received_ns)
                 elif event.__class__ is DataReceived or event.__class__ is DataBuffered:
                     self._on_data(event)
                 else:
@@ -184,6 +192,7 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
         # The decoder gives requests with equal heads the same object, which so are checked once.
         head: RequestHead | None = received.memo
         if head is None or head.content_length != size:
+            self.turn.spend(1)
             head = request_head(received, size)
             refusal = field_refusal(head, self.handler.limits) or head_refusal(
                 head, "1.1", self.handler.limits, self.handler.origins
@@ -299,10 +308,15 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
             stream = self._streams.get(event.stream_id)
             if stream is not None:
                 stream.resume()
+        elif isinstance(event, InputLeft):
+            self.turn.end()
         elif isinstance(event, ConnectionTerminated):
-            if event.code is not Http2ErrorCode.NO_ERROR:
-                logger.info("HTTP/2 connection ended: %s", ascii(event.message))
-            self._abandon_all()
+            self._on_terminated(event)
+
+    def _on_terminated(self, event: ConnectionTerminated) -> None:
+        if event.code is not Http2ErrorCode.NO_ERROR:
+            logger.info("HTTP/2 connection ended: %s", ascii(event.message))
+        self._abandon_all()
 
     def remove(self, stream: Http2Stream) -> None:
         """Forget a stream whose answer was passed on, and write that."""
@@ -332,7 +346,7 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
         self._is_busy = True
         try:
             super().flush()
-            while self._held and self._can_write():
+            while self._held and self._can_write() and not self.turn.is_over:
                 self._held.popleft().handle_held()
         finally:
             self._is_busy = False
@@ -352,8 +366,11 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
         self._on_lost = self._loop.create_future()
         if self._lingering is not None:
             self.transport.close()
+        begun = (each for each in self._left if isinstance(each, RequestReceived))
+        refused = {each.stream_id for each in begun if not each.end_stream}
+        self._left = [each for each in self._left if getattr(each, "stream_id", 0) not in refused]
         # The client may send these again elsewhere (RFC 9113, 8.7).
-        for stream_id in self._bodies:
+        for stream_id in (*self._bodies, *refused):
             self.http2.reset(stream_id, Http2ErrorCode.REFUSED_STREAM)
         self._drop_bodies()
         self.http2.finish_shutdown()

@@ -216,6 +216,10 @@ class Http2Stream(HttpConnection):
         """Returns a fact about the transport; None if it is not known."""
         return self._connection.get_extra_info(name)
 
+    def spend(self, units: int) -> None:
+        """Count work for the client, who may have to let others be served first."""
+        self._connection.turn.spend(units)
+
     def handle(self, request: HttpRequest) -> None:
         """Answer a request, now or later."""
         self._handle(request)

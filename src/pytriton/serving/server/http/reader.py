@@ -26,6 +26,7 @@ from pytriton.serving.server.api.status import HTTP_RESTRICTED
 if TYPE_CHECKING:
     from pytriton.serving.server.api.origins import OriginPolicy
     from pytriton.serving.server.api.request_memory import MemoryLease, RequestMemory
+    from pytriton.serving.server.api.turns import Turn
     from pytriton.serving.server.options.server_options import ClientLimits
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,10 @@ SMALL_BODY = f"expected a body of at most {LARGE_BODY_BYTES} bytes for this requ
 MAX_CACHED_HEADS = 1024
 MAX_CACHED_HEAD_BYTES = 4096
 MAX_PARTIAL_BYTES = 4096  # of a body whose first part is kept until the rest has come
+# A longer read is parsed piece by piece, as the turns of its connection allow.
+_PIECE_BYTES = 4096
+_HEAD_BYTES_PER_UNIT = 64
+_CHUNKS_PER_UNIT = 8
 # Of an incomplete request, more than this counts in the budget for memory. A connection itself
 # takes more, and so requests whose head and small body come in two reads need not be counted.
 _UNCOUNTED_PART_BYTES = 4096
@@ -116,6 +121,7 @@ class RequestReader:
         origins: OriginPolicy,
         cached_heads: dict[bytes, RequestHead],
         memory: RequestMemory,
+        turn: Turn,
         *,
         is_timed: bool = False,
     ) -> None:
@@ -123,6 +129,9 @@ class RequestReader:
         self._limits = limits
         self._origins = origins
         self._memory = memory
+        self._turn = turn
+        self._rest = b""  # of a read with much in it: it is parsed in turns
+        self._rest_at = 0  # where it begins
         self._lease: MemoryLease | None = None  # of a large body, or of an incomplete request
         self._part_bytes = 0  # received bytes of a request that is incomplete after its read
         self._is_timed = is_timed
@@ -162,8 +171,83 @@ class RequestReader:
                 if not self.is_mid_request:
                     self._drop_parts()
                 return
+        is_http2 = self._is_first and PREFACE.startswith(data[: len(PREFACE)])
+        if len(data) > _PIECE_BYTES and not is_http2:
+            self._rest, self._rest_at = data, 0
+            self.read_rest()
+            return
         while data and not self.is_over:
             data = self._parse(data)
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether received bytes wait for the next turn."""
+        return bool(self._rest) and not self.is_over
+
+    def read_rest(self) -> None:
+        """Read what is left of the last read, until the turn of the connection ends."""
+        while self.has_rest and not self._turn.is_over:
+            self._read_piece()
+
+    def _read_piece(self) -> None:
+        """Read a request of what is left, or a small part of one."""
+        self._turn.spend(1)
+        if self._body_left:
+            self._read_body()
+        elif self.is_mid_request or not self._read_known():
+            self._read_part()
+
+    def _read_known(self) -> bool:
+        """Read a whole request with a cached head; returns False if there is none."""
+        data, at = self._rest, self._rest_at
+        end = data.find(b"\r\n\r\n", at, at + MAX_CACHED_HEAD_BYTES) + 4
+        head = self._cached_heads.get(data[at:end])
+        if head is None or end + head.content_length > len(data):
+            return False
+        return self._feed_known(self._take(end + head.content_length))
+
+    def _read_part(self) -> None:
+        """Read a head, a part of one, or some chunks."""
+        data, at, was_mid_request = self._rest, self._rest_at, self.is_mid_request
+        was_in_head = self.is_in_head or not was_mid_request
+        chunks, delivered = self._chunks, self._delivered
+        end = data.find(b"\r\n\r\n", at, at + _PIECE_BYTES) + 4
+        piece = self._take(end if end > at else at + _PIECE_BYTES)
+        again = self._parse(piece)
+        if was_in_head:
+            self._turn.spend(len(piece) // _HEAD_BYTES_PER_UNIT)
+        else:
+            self._turn.spend(max(0, self._chunks - chunks) // _CHUNKS_PER_UNIT)
+        if again:
+            self._rest, self._rest_at = again + self._rest[self._rest_at :], 0
+        # A request that came alone is cached with a larger body, too.
+        elif not was_mid_request and self._rest and self._body_left == len(data) - self._rest_at:
+            self._read_body()
+            if self._delivered is not delivered:
+                self._cache_head(data[at:])
+
+    def _read_body(self) -> None:
+        """Read what is there of a body of known length."""
+        piece = self._take(self._rest_at + self._body_left)
+        if self.large_body is None:
+            self._parse(piece)
+        else:
+            self.get_buffer()[: len(piece)] = piece
+            self.buffer_updated(len(piece))
+
+    @property
+    def _body_left(self) -> int:
+        """How much of a body of known length is missing."""
+        is_body = self.is_mid_request and not self.is_in_head
+        return max(0, self.head.content_length - self._body_bytes) if is_body else 0
+
+    def _take(self, end: int) -> bytes:
+        """Returns what is left, up to a position in it."""
+        piece = self._rest[self._rest_at : end]
+        self._rest_at = end
+        if end >= len(self._rest):
+            self._rest = b""
+        return piece
 
     def _feed_known(self, data: bytes) -> bool:
         """Read a request with a cached head; returns False if there is none, or it is not alone."""
@@ -231,7 +315,7 @@ class RequestReader:
         if self.large_body is not None:
             forget(self.large_body)
         self._parser = self.large_body = self._lease = None
-        self._body = self._partial = b""
+        self._body = self._partial = self._rest = b""
 
     # Parsing
 

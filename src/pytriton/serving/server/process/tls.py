@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.driver_call import call_driver
 from pytriton.base.errors import UnavailableError
+from pytriton.serving.server.api.turns import Turns
 from pytriton.serving.server.process.resources import usable_cores
 from pytriton.serving.server.process.tls_connection import HANDSHAKE_FAILURES
 
@@ -280,6 +281,7 @@ class TlsPorts:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, is_quiet: bool = False) -> None:
+        self.turns = Turns(loop)
         self.reload_count = 0
         self.failure_count = 0
         self.handshake_failures: Counter[str] = Counter(dict.fromkeys(HANDSHAKE_FAILURES, 0))
@@ -405,6 +407,11 @@ class TlsPort:
     def threads(self) -> ThreadPoolExecutor:
         """The threads that do the work of handshakes."""
         return self.ports.threads
+
+    @property
+    def turns(self) -> Turns:
+        """The turns of the clients of all encrypted ports."""
+        return self.ports.turns
 
     def count_failure(self, reason: str) -> None:
         """Count a client that did not complete its handshake."""
