@@ -31,6 +31,7 @@ _DOUBTFUL_FRAMES = 16
 # takes as long to decode and to check a head as to handle so many other frames.
 FRAMES_AT_ONCE = 512
 _FRAMES_PER_HEAD = 8
+_BYTES_PER_FRAME = 16  # of settings and heads
 
 
 class FrameRun(NamedTuple):
@@ -133,7 +134,7 @@ class FrameReader:
             length_and_kind, flags, stream_id = frames.unpack_header(data, at)
             length = length_and_kind >> 8
             kind = length_and_kind & 0xFF
-            left -= _FRAMES_PER_HEAD if kind == frames.HEADERS else 1
+            left -= 1 if kind == frames.DATA else _price(kind, length)
             # RFC 9113, 4.2: a frame above our SETTINGS_MAX_FRAME_SIZE is an error; the check comes
             # before any of it is stored.
             if length > self._max_other:
@@ -283,6 +284,11 @@ class FrameReader:
         if length > largest:
             message = f"expected a frame of type {kind} of at most {largest} bytes, got {length}"
             raise ConnectionViolation(Http2ErrorCode.FRAME_SIZE_ERROR, message)
+
+
+def _price(kind: int, length: int) -> int:
+    """Returns how many small frames take as long as one of this kind and length."""
+    return (_FRAMES_PER_HEAD if kind == frames.HEADERS else 1) + length // _BYTES_PER_FRAME
 
 
 def _equal_headers(data: memoryview, start: int, stride: int, count: int) -> int:

@@ -46,13 +46,18 @@ logger = logging.getLogger(__name__)
 
 TURN_UNITS = 128
 REQUEST_UNITS = 4  # a request or a call that is no column
-MESSAGE_FACTOR = 4  # messages of protobuf have more in each byte than JSON and texts
 _BYTES_PER_UNIT = 256  # of answers: most are documents, and are made of small parts
+_MESSAGE_BYTES_PER_UNIT = 8  # of protobuf: each field is set by itself
 
 
 def answer_units(parts: Sequence[Buffer]) -> int:
     """Returns what it costs to write an answer."""
     return 1 + sum(map(len, parts)) // _BYTES_PER_UNIT
+
+
+def message_units(message: bytes) -> int:
+    """Returns what it costs to make a message that describes something."""
+    return 1 + len(message) // _MESSAGE_BYTES_PER_UNIT
 
 
 class TurnTaker(Protocol):

@@ -34,7 +34,7 @@ from pytriton.serving.server.api.http2_transport import FlushQueue
 from pytriton.serving.server.api.refusals import INFERENCE, note_forbidden
 from pytriton.serving.server.api.shortage import UnreadAnswers
 from pytriton.serving.server.api.status import retry_metadata
-from pytriton.serving.server.api.turns import MESSAGE_FACTOR, Turns, answer_units
+from pytriton.serving.server.api.turns import Turns, message_units
 from pytriton.serving.server.grpc import health, reflection
 from pytriton.serving.server.grpc.call import CallWork, RefusedGrpcCall, UnaryCall, header_of
 from pytriton.serving.server.grpc.columns import ColumnCall
@@ -117,9 +117,9 @@ class DocumentCall(UnaryCall):
         if self._guard is not None:
             assert self._principal is not None, "expected a request that was checked"
             self._guard.filter(self._principal, response)
-        parts = [response.SerializeToString()]
-        self.connection.turn.spend(MESSAGE_FACTOR * answer_units(parts))
-        self.respond(parts)
+        message = response.SerializeToString()
+        self.connection.turn.spend(message_units(message))
+        self.respond([message])
 
 
 class LoadCall(DocumentCall):

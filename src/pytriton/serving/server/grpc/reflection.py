@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from pytriton.base.protos import model_config_pb2, service_pb2
 from pytriton.protocol.grpc import GrpcError, GrpcStatus
-from pytriton.serving.server.api.turns import answer_units
+from pytriton.serving.server.api.turns import message_units
 from pytriton.serving.server.grpc import health
 from pytriton.serving.server.grpc.call import GrpcCall
 
@@ -163,10 +163,10 @@ class ReflectionCall(GrpcCall):
         self._service = service
 
     def on_message(self, message: Buffer) -> None:
-        parts: list[Buffer] = [self._service.answer(message)]
+        answer = self._service.answer(message)
         turn = self.connection.turn
-        turn.spend(answer_units(parts))
-        self.is_full = not self.send(parts)
+        turn.spend(message_units(answer))
+        self.is_full = not self.send([answer])
         if turn.is_over and not self.is_full:
             self.is_full = True
             self.connection.resume_later(self)

@@ -29,6 +29,7 @@ from pytriton.protocol.kserve_pb_response import (
 )
 from pytriton.protocol.pb_columns import PbStreamedResponsePattern
 from pytriton.serving.server.api.background import MEDIUM_BYTES
+from pytriton.serving.server.api.turns import REQUEST_UNITS
 from pytriton.serving.server.grpc.call import IDENTITY, GrpcCall, frame_message, gather
 from pytriton.serving.server.grpc.columns import ColumnTable, PbColumns
 from pytriton.serving.server.grpc.infer import SMALL_BYTES, has_typed_tensors, origin_of
@@ -120,6 +121,7 @@ class StreamInferCall(GrpcCall):
             self._waits_since_ns = time.monotonic_ns()
         if columns is not None and columns.take(self, message):
             return
+        self._spend()
         parsed, raw = self.service.parse(message)
         streamed = StreamedRequest(self, parsed, began_ns)
         self._in_flight[streamed] = None
@@ -328,6 +330,18 @@ class StreamInferCall(GrpcCall):
         self._is_paused = False
         for streamed in list(self._in_flight):
             streamed.resume()
+        self._resume_input_if_possible()
+
+    def _spend(self) -> None:
+        """Count a request that is no column; the next one may have to wait for others."""
+        turn = self.connection.turn
+        turn.spend(REQUEST_UNITS)
+        if turn.is_over and not self.is_full:
+            self.is_full = True
+            self.connection.resume_later(self)
+
+    def on_turn(self) -> None:
+        """Process the requests that were held because others had to be served."""
         self._resume_input_if_possible()
 
     def _resume_input_if_possible(self) -> None:
