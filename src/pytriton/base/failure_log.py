@@ -62,9 +62,14 @@ class RepeatedFailures:
         self._ready: list[Failure] = []  # of places that had to go
 
     def add(
-        self, model: str, error: BaseException, now_s: float, default: UserFrame | None = None
+        self,
+        model: str,
+        error: BaseException,
+        now_s: float,
+        default: UserFrame | None = None,
+        hint: str = "",
     ) -> Failure | None:
-        """Count an exception; returns it if it is to be written in full.
+        """Count an exception; returns it if it is to be written in full, with a hint at the end.
 
         `default` is the place of an exception that no code of the user has raised, for example
         where the function begins whose answer was wrong.
@@ -72,7 +77,7 @@ class RepeatedFailures:
         frame = own_frame(error)
         key = _key(model, error, frame)
         frame = frame or default
-        return self.count(key, Failure(_line(model, error, frame), error, frame), now_s)
+        return self.count(key, Failure(_line(model, error, frame) + hint, error, frame), now_s)
 
     def count(self, key: tuple[str, ...], failure: Failure, now_s: float) -> Failure | None:
         """Count a failure at the place that `key` means; returns it if it is to be written."""
@@ -125,13 +130,19 @@ class FailureLog:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def add(self, model: str, error: BaseException, default: UserFrame | None = None) -> None:
+    def add(
+        self,
+        model: str,
+        error: BaseException,
+        default: UserFrame | None = None,
+        hint: str = "",
+    ) -> None:
         """Write an exception, or count it; see `RepeatedFailures.add`."""
         if os.getpid() != self._process:  # a fork has neither the thread nor, perhaps, the lock
             self._begin()
         with self._lock:
             now_s = self._clock()
-            failure = self._repeated.add(model, error, now_s, default)
+            failure = self._repeated.add(model, error, now_s, default, hint)
             lines = self._repeated.due(now_s, is_end=self._ended.is_set())
             if self._thread is None and self._repeated.next_s() is not None:
                 # Without a thread, the next exception or the end writes the counts.

@@ -9,7 +9,7 @@ import numpy as np
 
 from pytriton.base import dtypes
 from pytriton.base.messages import InferTensor
-from pytriton.serving.server.openai.routes import SEGMENT, OpenAIRoutes
+from pytriton.serving.server.openai.routes import SEGMENTS, OpenAIRoutes
 from tests.server.http_fakes import Answer, post
 from tests.server.http_models import Service
 
@@ -43,7 +43,7 @@ class OpenAIService(Service):
 
     def __init__(self, *, models: bool = True, **options) -> None:
         super().__init__(**options)
-        self.api.other_apis[SEGMENT] = OpenAIRoutes(self.api, self.client)
+        self.api.other_apis.update(dict.fromkeys(SEGMENTS, OpenAIRoutes(self.api, self.client)))
         for name, text in OPENAI_MODELS.items() if models else ():
             self._serve(name, text)
         self.loop.run()

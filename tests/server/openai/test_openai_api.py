@@ -120,6 +120,50 @@ def test_server_that_exits_says_so_after_its_models_have_ended(service):
     assert error(answer)["message"] == "Server exiting"
 
 
+# Health
+
+
+@pytest.mark.parametrize("path", [b"/health", b"/health/ready", b"/ping"])
+def test_health_is_answered_where_openais_routes_are(service, path):
+    answer = ask(service, get(path))
+
+    assert (answer.status, answer.body) == (200, b"")
+    assert ask(OpenAIService(models=False), get(path)).status == 404
+
+
+def test_version_is_that_of_the_metadata(service):
+    version = json.loads(ask(service, get(b"/version")).body)["version"]
+
+    assert version == json.loads(ask(service, get(b"/v2")).body)["version"]
+
+
+def test_server_that_is_not_ready_says_so_in_openais_form(service, monkeypatch):
+    monkeypatch.setattr(service.client, "problem", lambda: "the model 'secret' is not ready")
+    answer = ask(service, get(b"/health/ready"))
+
+    assert answer.status == 503
+    assert error(answer)["message"] == "the server is not ready"
+    assert ask(service, get(b"/health")).status == 200
+
+
+@pytest.mark.parametrize("path", [b"/health", b"/health/ready", b"/ping"])
+def test_server_that_exits_is_not_healthy(service, path):
+    service.engine.refuse()
+
+    assert ask(service, get(path)).status == 503
+
+
+def test_health_needs_what_triton_s_health_needs():
+    secret = RestrictedGroup(apis=("health",), header="X-Key", value="sesame")
+
+    assert ask(OpenAIService(http_restricted=(secret,)), get(b"/health")).status == 401
+
+
+@pytest.mark.parametrize("path", [b"/health/other", b"/ping/", b"/version/1"])
+def test_other_paths_beside_health_are_unknown(service, path):
+    assert error(ask(service, get(path)))["code"] == "unknown_url"
+
+
 # Chats and completions
 
 

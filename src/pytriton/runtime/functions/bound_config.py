@@ -11,7 +11,7 @@ import dataclasses
 import inspect
 import re
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.documentation import Documentation
@@ -158,6 +158,29 @@ def signature_problem(
         return _request_list_problem(signature)
     context = [_CONTEXT_ARGUMENT] if call_with_context in calls else []
     return _input_names_problem(signature, [*inputs, *context], [*required, *context])
+
+
+_LIST_MISTAKES = (AttributeError, PyTritonValidationError, TypeError)
+
+
+def batch_hint(infer_func: Any, inputs: Collection[str], error: BaseException) -> str:
+    """Returns a hint for the log if a callable failed as one does that lacks the decorator @batch.
+
+    It got a list of requests for its only argument, which has the name of an input; or it took the
+    list for an array.
+    """
+    if not isinstance(error, _LIST_MISTAKES) or next(iter(decorated_layers(infer_func)), None):
+        return ""
+    signature = _plain_signature(infer_func)
+    if signature is None or len(signature.parameters) != 1:
+        return ""
+    (name,) = signature.parameters
+    if name in inputs or ("list" in str(error) and not name.startswith("req")):
+        return (
+            f" - did you forget the decorator @batch? Without it, '{name}' is a list of requests, "
+            "with it an array"
+        )
+    return ""
 
 
 def _plain_signature(function: Any) -> inspect.Signature | None:

@@ -285,6 +285,7 @@ class BoundModel(AnyModel):
             label=model_label(self.name, self.version, index, len(self.infer_funcs)),
             annotated_name="" if self.takes_parameters else self.name,
             device=self._device,
+            inputs=[spec.name for spec in self._inputs],
         )
 
 

@@ -26,6 +26,7 @@ from pytriton.decorators import whole_batch_callable
 from pytriton.exceptions import PyTritonUnrecoverableError, PyTritonValidationError
 from pytriton.proxy.telemetry import end_span, start_span_from_remote
 from pytriton.proxy.types import Request
+from pytriton.runtime.functions.bound_config import batch_hint
 from pytriton.runtime.functions.output_validation import convert_output
 from pytriton.runtime.functions.response_packing import ResponsePacker
 from pytriton.runtime.transport.frames import (
@@ -91,7 +92,9 @@ class FunctionCall:
         label: str = "",
         annotated_name: str = "",
         device: DeviceSide | None = None,
+        inputs: Collection[str] = (),
     ) -> None:
+        self._input_names = inputs
         self._device = device  # None: all tensors are on the host
         self.instance_name = instance_name
         self.infer_func = infer_func
@@ -354,7 +357,8 @@ class FunctionCall:
 
     def error_text(self, error: BaseException) -> str:
         """Log an exception of the callable and return the error text for clients."""
-        self._failures.add(self._label, error, definition_of(self.infer_func))
+        hint = batch_hint(self.infer_func, self._input_names, error)
+        self._failures.add(self._label, error, definition_of(self.infer_func), hint)
         name, text = type(error).__name__, _text(error)
         message = f"{name}: {text}" if text else name
         if self._annotated_name:  # its users know nothing of instances

@@ -24,7 +24,7 @@ from pytriton.serving.server.frontend.verbose_requests import VerboseRequests
 from pytriton.serving.server.grpc.api import GrpcApi
 from pytriton.serving.server.http.api import HttpApi
 from pytriton.serving.server.landing.routes import LandingRoutes
-from pytriton.serving.server.openai.routes import SEGMENT, OpenAIRoutes
+from pytriton.serving.server.openai.routes import SEGMENTS, OpenAIRoutes
 from pytriton.serving.server.process.clients import ClientOpener
 from pytriton.serving.server.process.resources import client_limit, usable_memory
 from pytriton.serving.server.process.tls import GRPC_PROTOCOLS, HTTP_PROTOCOLS
@@ -87,7 +87,7 @@ class FrontEnd:
             access=access,
         )
         # Found only where no route of the KServe protocol fits.
-        self._http.other_apis[SEGMENT] = OpenAIRoutes(self._http, engine)
+        self._http.other_apis.update(dict.fromkeys(SEGMENTS, OpenAIRoutes(self._http, engine)))
         if options.landing_page != "none":
             self._http.resolve_unknown = LandingRoutes(self._http, engine, options).resolve
         self._grpc = GrpcApi(

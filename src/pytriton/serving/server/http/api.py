@@ -139,6 +139,8 @@ class HttpApi(HttpHandler):
     ) -> None:
         origins = options.origin_policy(options.http.address)
         super().__init__(options.limits, loop, origins, request_memory)
+        if options.grpc.allow and options.grpc.port:
+            self.grpc_hint = f"{self.grpc_hint}, which is at port {options.grpc.port}"
         self.tasks = BackgroundTasks(loop)
         self._engine = engine
         self._router = Router()

@@ -106,6 +106,7 @@ class HttpHandler:
         # All connections share it: what is read is parsed, or copied, before the next read.
         self.read_buffer = memoryview(bytearray(READ_BYTES))
         self.cached_heads: dict[bytes, RequestHead] = {}
+        self.grpc_hint = "this port serves HTTP, not gRPC"  # for clients who have the wrong port
         self.is_timed = False  # requests tell when their first bytes came
         self.is_leaving = False  # clients are asked to go to another server
         self.connection_class: type[Http1Connection] = Http1Connection

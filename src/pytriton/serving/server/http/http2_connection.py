@@ -32,6 +32,7 @@ from pytriton.serving.server.api.http2_transport import Http2Transport
 from pytriton.serving.server.api.pace import Holder
 from pytriton.serving.server.api.shortage import TOO_SLOW
 from pytriton.serving.server.http.http2_stream import (
+    GRPC_TYPE,
     MAX_UNREAD_BYTES,
     RequestBody,
     field_refusal,
@@ -199,6 +200,9 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
             )
             if refusal is not None:
                 self._refuse(event, head, refusal)
+                return
+            if head.headers.get(b"content-type", b"").startswith(GRPC_TYPE):
+                self._begin(stream_id).refuse_grpc(head)
                 return
             received.memo = head
         if size > LARGE_BODY_BYTES and (refusal := self.handler.large_body_refusal(head, self)):

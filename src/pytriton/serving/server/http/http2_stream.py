@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 # A stream with so much unread output is reset if more comes: its model does not pause.
 MAX_UNREAD_BYTES = 2 << 30
 _UNKNOWN_LENGTH = 1 << 62
+GRPC_TYPE = b"application/grpc"
+_UNIMPLEMENTED = 12  # of gRPC's statuses
 # Up to this size, complete bodies do not count in the budget for memory: there are as many as
 # streams at most.
 _UNCOUNTED_BYTES = 4096
@@ -250,6 +252,14 @@ class Http2Stream(HttpConnection):
         logger.debug("HTTP error %d: %s", status, message)
         answer = self._handler.on_unread(head, status, message)
         self.respond(answer.status, (answer.body,), JSON_TYPE, answer.headers)
+
+    def refuse_grpc(self, head: RequestHead) -> None:
+        """Answer a client of gRPC at once, as a call may never end, with where it should go."""
+        self._current = HttpRequest(head)
+        lines = b"grpc-status: %d\r\ngrpc-message: %b\r\n"
+        text = self._handler.grpc_hint
+        logger.debug("gRPC client at an HTTP port: %s", text)
+        self.respond(200, (), GRPC_TYPE, lines % (_UNIMPLEMENTED, text.encode()))
 
     def _send(
         self,

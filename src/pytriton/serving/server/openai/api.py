@@ -24,6 +24,7 @@ from pytriton.protocol.openai.large_body import decode_large, encode_task, read_
 from pytriton.protocol.openai.members import Members
 from pytriton.serving.server.access.decisions import Denial, Reason, Scope, visible
 from pytriton.serving.server.api.background import SMALL_BYTES
+from pytriton.serving.server.api.documents import TRITON_VERSION
 from pytriton.serving.server.api.refusals import (
     INFERENCE,
     ForbiddenError,
@@ -70,6 +71,10 @@ _MODELS = HttpEndpoint("models", "metadata", _GET, Scope.FILTERED)
 _MODEL = HttpEndpoint("model", "metadata", _GET)
 _ENDPOINTS: dict[bytes, HttpEndpoint] = {
     b"/v1/models": _MODELS,
+    b"/health": HttpEndpoint("live", "health", _GET, Scope.NONE),
+    b"/health/ready": HttpEndpoint("ready", "health", _GET, Scope.NONE),
+    b"/ping": HttpEndpoint("live", "health", _GET, Scope.NONE),
+    b"/version": HttpEndpoint("version", "metadata", _GET, Scope.NONE),
     b"/v1/chat/completions": HttpEndpoint("chat", "inference", _POST, _BY_BODY),
     b"/v1/completions": HttpEndpoint("completions", "inference", _POST, _BY_BODY),
     b"/v1/embeddings": HttpEndpoint("embeddings", "inference", _POST, _BY_BODY),
@@ -111,6 +116,9 @@ class OpenAIApi:
         self._engine = engine
         self._created = created
         self._handlers: dict[str, Handler] = {
+            "live": self._live,
+            "ready": self._ready,
+            "version": self._version,
             "models": self._models,
             "model": self._model,
             "chat": self._infer,
@@ -196,6 +204,30 @@ class OpenAIApi:
             return None
 
     # Endpoints
+
+    def _live(
+        self, connection: HttpConnection, request: HttpRequest, route: Route, identifier: str
+    ) -> None:
+        if self._engine.is_exiting:
+            raise UnavailableError("Server exiting")
+        connection.respond(200, (), JSON_TYPE, id_header(identifier))
+
+    def _ready(
+        self, connection: HttpConnection, request: HttpRequest, route: Route, identifier: str
+    ) -> HttpExchange | None:
+        def respond(problem: str) -> None:
+            if problem:  # it names models, to which the client may have no right
+                error = as_openai_error(UnavailableError("the server is not ready"))
+                respond_error(connection, error, identifier)
+            else:
+                connection.respond(200, (), JSON_TYPE, id_header(identifier))
+
+        return self._http.respond_when_known(connection, self._engine.problem(), respond)
+
+    def _version(
+        self, connection: HttpConnection, request: HttpRequest, route: Route, identifier: str
+    ) -> None:
+        self._respond(connection, {"version": TRITON_VERSION}, identifier)
 
     def _models(
         self, connection: HttpConnection, request: HttpRequest, route: Route, identifier: str

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 else:
     api = LazyModule("pytriton.serving.server.openai.api")
 
-SEGMENT = b"v1"
+# The first segments of the paths: besides OpenAI's, those where its clients look for health.
+SEGMENTS = (b"v1", b"health", b"ping", b"version")
 
 
 class OpenAIRoutes:
@@ -40,10 +41,12 @@ class OpenAIRoutes:
     def resolve(self, connection: HttpConnection, head: RequestHead) -> Resolved | None:
         """Find the method that answers an allowed request; otherwise respond with an error."""
         # When the server exits, models end before connections; errors are OpenAI's until the end.
-        if not self._is_served() and not self._engine.is_exiting:
-            connection.respond_error(404, "Not Found")
-            return None
-        return self._opened().resolve(connection, head)
+        if self._is_served() or self._engine.is_exiting:
+            return self._opened().resolve(connection, head)
+        if self._http.resolve_unknown is not None:
+            return self._http.resolve_unknown(connection, head)
+        connection.respond_error(404, "Not Found")
+        return None
 
     def route_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:
         """Returns why a request may have no large body; None if it may."""
