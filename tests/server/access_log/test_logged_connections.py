@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
-from pytriton.serving.server.access_log.connections import LoggedHttp2Stream, LoggedHttpConnection
-from pytriton.serving.server.http.http1_connection import Http1Connection
+from pytriton.protocol.grpc import GrpcStatus
+from pytriton.serving.server.access_log import connections
+from pytriton.serving.server.access_log.connections import EntrySink, HttpEntries, ObservedHttp2
+from pytriton.serving.server.grpc.api import GrpcApi
 from pytriton.serving.server.options.server_options import ClientLimits
 from tests.fakes import FakeLoop
+from tests.server.grpc_fakes import GrpcClient
 from tests.server.http2_fakes import Http2Client, head
 from tests.server.http_fakes import Client, ScriptedHandler, post
 from tests.wire.http2.frame_client import rst_stream
@@ -20,20 +23,14 @@ class Entries(list):
 class LoggingHandler(ScriptedHandler):
     """Keeps no request, and has entries instead."""
 
-    def __init__(self):
-        super().__init__(ClientLimits(), FakeLoop())
+    def __init__(self, **limits):
+        super().__init__(ClientLimits(**limits), FakeLoop())
         self.entries = Entries()
-
-    def make_connection(self):
-        # A fake transport has no address that could be logged.
-        members = {"connection_made": Http1Connection.connection_made}
-        kind = type("Connection", (LoggedHttpConnection,), members)
-        kind.access_log, kind.with_health = self.entries, True
-        return kind(self)
+        self.answers = HttpEntries(EntrySink(self.entries, with_health=True))
 
 
 def test_each_request_has_one_entry():
-    client = Client(LoggingHandler())
+    client = without_address(Client(LoggingHandler()))
     client.send(post(b"first", b"/a") + post(b"second", b"/later"))
     client.handler.later[0].answer(b"done")
     client.send(post(b"third", b"/later"))
@@ -47,7 +44,7 @@ def test_each_request_has_one_entry():
 
 
 def test_connection_that_waits_does_not_keep_its_last_request():
-    client = Client(LoggingHandler())
+    client = without_address(Client(LoggingHandler()))
     client.send(post(b"a large body", b"/a"))
     (request,) = client.handler.requests
 
@@ -57,26 +54,14 @@ def test_connection_that_waits_does_not_keep_its_last_request():
     assert kept == []
 
 
-class LoggingHttp2Handler(ScriptedHandler):
-    """A handler whose streams of HTTP/2 have entries."""
-
-    def __init__(self, **limits):
-        super().__init__(ClientLimits(**limits), FakeLoop())
-        self.entries = Entries()
-        members = {"access_log": self.entries, "with_health": True}
-        self.stream_class = type("Stream", (LoggedHttp2Stream,), members)
-
-
-class AddressedClient(Http2Client):
-    """A client whose transport has no address, instead of none that can be asked for."""
-
-    def __init__(self, handler):
-        super().__init__(handler)
-        self.transport.get_extra_info = lambda name: None
+def without_address(client):
+    """Let the transport of a client have no address, instead of none that can be asked for."""
+    client.transport.get_extra_info = lambda name: None
+    return client
 
 
 def test_each_stream_has_one_entry():
-    client = AddressedClient(LoggingHttp2Handler(http_max_input_bytes=100))
+    client = without_address(Http2Client(LoggingHandler(http_max_input_bytes=100)))
     client.post(b"first", b"/a")
     client.get(b"/later")
     client.get(b"/later")
@@ -100,7 +85,7 @@ def test_each_stream_has_one_entry():
 
 
 def test_stream_knows_the_address_of_its_client():
-    client = AddressedClient(LoggingHttp2Handler())
+    client = without_address(Http2Client(LoggingHandler()))
     client.transport.get_extra_info = {"peername": ("10.0.0.1", 1234)}.get
     client.get(b"/later")
 
@@ -109,9 +94,51 @@ def test_stream_knows_the_address_of_its_client():
 
 
 def test_streams_that_a_connection_loses_have_entries():
-    client = AddressedClient(LoggingHttp2Handler())
+    client = without_address(Http2Client(LoggingHandler()))
     for _ in range(3):
         client.post(b"body", b"/later")
     client.reset()
 
     assert [(each.status, each.bytes_in) for each in client.handler.entries] == [(499, 4)] * 3
+
+
+class CallClient(GrpcClient):
+    """A client of gRPC whose calls have entries."""
+
+    def __init__(self, monkeypatch):
+        self.entries = Entries()
+        sink = EntrySink(self.entries, with_health=True)
+
+        def make_http2(api, connection):
+            return ObservedHttp2(sink, api.http2_limits, connection)
+
+        monkeypatch.setattr(GrpcApi, "make_http2", make_http2)
+        monkeypatch.setattr(connections, "address_of", lambda connection: "10.0.0.1:1")
+        super().__init__()
+
+
+def test_each_call_has_one_entry(monkeypatch):
+    client = CallClient(monkeypatch)
+    client.call("ServerLive", b"")
+    client.call("Nothing", b"")
+    stream_id = client.open("ModelStreamInfer")
+    client.send(stream_id, b"\xff" * 7, end=False)
+    client.reset(client.open("ModelStreamInfer"))
+    client.open("ModelInfer")
+    client.connection.connection_lost(None)
+
+    paths = [(each.target.rpartition(b"/")[2], each.status) for each in client.entries]
+    assert paths[0] == (b"ServerLive", GrpcStatus.OK)
+    assert paths[1] == (b"Nothing", GrpcStatus.UNIMPLEMENTED)
+    assert paths[-1] == (b"ModelInfer", GrpcStatus.CANCELLED)
+    assert paths.count((b"ModelStreamInfer", GrpcStatus.CANCELLED)) >= 1
+    assert len(paths) == 5
+    assert client.entries[0].bytes_in == 5
+    assert {each.client for each in client.entries} == {"10.0.0.1:1"}
+
+
+def test_unread_answers_of_a_connection_with_entries_are_counted(monkeypatch):
+    """The output that is counted is that of the connection that sends."""
+    connection = CallClient(monkeypatch).connection
+
+    assert connection._outbox is connection.http2.outbox

@@ -134,6 +134,9 @@ class Http2Connection:
         )
         return [stream.id for stream in waiting]
 
+    def abandon(self) -> None:
+        """Called when the owner has forgotten all streams, as the client cannot get answers."""
+
     def receive(self, data: bytes | memoryview, now_ns: int) -> list[Event]:
         """Process bytes from the client.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from pytriton.base.dtypes import Buffer
-    from pytriton.protocol.http2 import Event, Http2Limits, IncompleteInput
+    from pytriton.protocol.http2 import Event, IncompleteInput
     from pytriton.serving.server.api.shortage import UnreadAnswers
     from pytriton.serving.server.api.stalls import StallLimits
     from pytriton.serving.server.api.turns import Turns
@@ -72,7 +72,7 @@ class Http2Transport:
 
     def __init__(
         self,
-        http2_limits: Http2Limits,
+        http2: Http2Connection,
         limits: StallLimits,
         flushes: FlushQueue,
         loop: asyncio.AbstractEventLoop,
@@ -82,7 +82,7 @@ class Http2Transport:
         self.turn = Turn(turns, self)
         self._events: Iterator[Event] = iter(())  # those that are being handled
         self._left: list[Event] = []  # those that wait for the next turn
-        self.http2 = Http2Connection(http2_limits)
+        self.http2 = http2
         self._outbox = self.http2.outbox
         self._unread = unread
         self._unread_bytes = 0  # what was counted there

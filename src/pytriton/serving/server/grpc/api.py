@@ -25,7 +25,7 @@ from pytriton.protocol.grpc import (
     encode_http_error,
     encode_trailers_only,
 )
-from pytriton.protocol.http2 import Http2Limits
+from pytriton.protocol.http2 import Http2Connection, Http2Limits
 from pytriton.protocol.repository_pb import read_load_request
 from pytriton.serving.server.access.decisions import Denial, Scope, patterns_of
 from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
@@ -208,12 +208,18 @@ class GrpcApi:
         self.turns = Turns(loop)
         self._tick_s = tick_s(options.grpc_keepalive)
         self._ticker: asyncio.TimerHandle | None = None
-        self.connection_class: type[GrpcConnection] = GrpcConnection
+        # Makes connections that somebody observes; None: nobody does.
+        self.make_observed: Callable[[Http2Limits, GrpcConnection], Http2Connection] | None = None
 
     def make_connection(self) -> GrpcConnection:
         if self._ticker is None:
             self._ticker = self._loop.call_later(self._tick_s, self._tick)
-        return self.connection_class(self, self._loop)
+        return GrpcConnection(self, self._loop)
+
+    def make_http2(self, connection: GrpcConnection) -> Http2Connection:
+        if self.make_observed is None:
+            return Http2Connection(self.http2_limits)
+        return self.make_observed(self.http2_limits, connection)
 
     def open_call(
         self, connection: GrpcConnection, stream_id: int, head: CallHead

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pytriton.protocol.grpc import CallHead
-    from pytriton.protocol.http2 import Event, Http2Limits
+    from pytriton.protocol.http2 import Event, Http2Connection
     from pytriton.serving.server.api.shortage import UnreadAnswers
     from pytriton.serving.server.api.turns import Turns
     from pytriton.serving.server.grpc.call import CallWork, GrpcCall
@@ -75,7 +75,6 @@ class CallHandler(Protocol):
 
     connections: ConnectionSet[GrpcConnection]
     flushes: FlushQueue
-    http2_limits: Http2Limits
     keepalive: KeepaliveOptions
     limits: ServerLimits
     max_message_bytes: int
@@ -85,6 +84,9 @@ class CallHandler(Protocol):
     turns: Turns
     unread: UnreadAnswers
     work: CallWork
+
+    def make_http2(self, connection: GrpcConnection) -> Http2Connection:
+        """Returns the state of HTTP/2 for a connection that is being made."""
 
     def open_call(
         self, connection: GrpcConnection, stream_id: int, head: CallHead
@@ -99,7 +101,7 @@ class GrpcConnection(Http2Transport, asyncio.Protocol):
 
     def __init__(self, handler: CallHandler, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
-            handler.http2_limits,
+            handler.make_http2(self),
             handler.limits,
             handler.flushes,
             loop,
@@ -358,6 +360,7 @@ class GrpcConnection(Http2Transport, asyncio.Protocol):
         self._postponed.clear()
         for call in calls.values():
             call.abandon()
+        self.http2.abandon()
 
     # Timeouts, keepalive and shutdown
 

@@ -257,8 +257,9 @@ class HttpApi(HttpHandler):
             if request.head.grant is not None:
                 resolved.principal = request.head.grant.name
         try:
-            forms, layout = resolved.forms, resolved.layout
-            if forms is not None and isinstance(layout, BodyLayout):
+            forms = resolved.forms
+            if forms is not None:
+                layout: Any = resolved.layout  # a `BodyLayout`
                 exchange = forms.take(
                     connection, request, resolved.route, layout, resolved.principal
                 )

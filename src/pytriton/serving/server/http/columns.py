@@ -208,9 +208,9 @@ class FormTable:
     """The forms of requests for one model that were learned, for one encoding of responses."""
 
     __slots__ = (
+        "_engine",
         "_id_types",
         "_recent",
-        "_service",
         "_texts",
         "counts",
         "learned",
@@ -222,7 +222,7 @@ class FormTable:
         self.spec = spec
         self.counts: dict[RequestForm, int] = {}
         self.learned: dict[RequestForm, HttpColumns] = {}
-        self._service = service
+        self._engine = service.engine
         observers = service.engine.observers
         self.passes = observers.passes if observers.reads_origins else None
         self._id_types = accepted_types(spec)
@@ -243,8 +243,7 @@ class FormTable:
         principal: str,
     ) -> HttpExchange | None:
         """Serve a request; returns None, and has done nothing, if it takes the ordinary way."""
-        service, spec = self._service, self.spec
-        engine = service.engine
+        engine, spec = self._engine, self.spec
         model = engine.lookup(route.model, route.version)
         # A model that was replaced may have other inputs: its requests are learned anew.
         if model.spec is not spec:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pytriton.base.errors import error_for_clients
 from pytriton.base.messages import TraceOrigin
@@ -67,6 +67,35 @@ def plain_refusal(status: int, message: str) -> HttpRefusal:
     return HttpRefusal(status, error_body(message), REFUSAL_HEADERS.get(status, b""))
 
 
+class AnswerWatch(Protocol):
+    """What somebody wants to know of the answer to one request, of which it hears the end once."""
+
+    def begin_stream(self, status: int) -> None:
+        """Called when a response of unknown length begins."""
+
+    def add(self, size: int) -> None:
+        """Called with a part of it."""
+
+    def end(self, status: int, size: int) -> None:
+        """Called with the answer, or with what ends a stream before its end."""
+
+    def end_stream(self) -> None:
+        """Called at the end of a stream."""
+
+    def abandon(self) -> None:
+        """Called when the client has left."""
+
+
+class AnswerObserver(Protocol):
+    """Sees the requests of a port, also those that are refused before they were read."""
+
+    def arrived(self, connection: HttpConnection, request: HttpRequest) -> AnswerWatch:
+        """Called with a request before it is answered."""
+
+    def refused(self, connection: HttpConnection, head: RequestHead, answer: HttpRefusal) -> None:
+        """Called with a request that is not read to its end, and nothing after it."""
+
+
 class HttpConnection:
     """Where the answer to a request goes: a connection of HTTP/1.1, or one stream of HTTP/2.
 
@@ -81,6 +110,7 @@ class HttpConnection:
         self._current: HttpRequest | None = None
         self._exchange: HttpExchange | None = None
         self._is_streaming = False
+        self.watched: AnswerWatch | None = None  # of the current request, if somebody observes it
         self.is_writing_paused = False  # much output waits, as the client reads slowly
 
     @property
@@ -106,6 +136,8 @@ class HttpConnection:
 
     def _handle(self, request: HttpRequest) -> None:
         self._current = request
+        if self._handler.answers is not None:
+            self.watched = self._handler.answers.arrived(self, request)
         try:
             exchange = self._handler.handle(self, request)
         except Exception as error:  # noqa: BLE001  the client gets it
@@ -133,6 +165,8 @@ class HttpConnection:
     def _abandon_exchange(self) -> None:
         exchange, self._exchange = self._exchange, None
         self._current = None
+        if self.watched is not None:
+            self._take_watched().abandon()
         if exchange is not None:
             exchange.abandon()
 
@@ -147,6 +181,9 @@ class HttpConnection:
         request = self._current
         if request is None:  # the client has left
             return
+        if self.watched is not None:
+            is_sent = not self._is_streaming and request.head.method != b"HEAD"
+            self._take_watched().end(status, sum(map(len, parts)) if is_sent else 0)
         if self._is_streaming:
             self._break_off()
             return
@@ -155,6 +192,12 @@ class HttpConnection:
         if cors is not None and head.method != b"OPTIONS":  # those say it themselves
             headers += cors.answer_headers(head.headers.get)
         self._send(head, status, parts, content_type, headers)
+
+    def _take_watched(self) -> AnswerWatch:
+        """Returns who observes the answer, and forgets it: it hears of the end."""
+        watched, self.watched = self.watched, None
+        assert watched is not None, f"nobody observes {self!r}"
+        return watched
 
     def _send(
         self,
@@ -192,6 +235,8 @@ class HttpConnection:
         if request is None:
             return
         self._is_streaming = True
+        if self.watched is not None:
+            self.watched.begin_stream(status)
         head, cors = request.head, self._handler.cors
         if cors is not None:
             headers += cors.answer_headers(head.headers.get)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from pytriton.serving.server.access.decisions import Client
     from pytriton.serving.server.api.origins import OriginPolicy
-    from pytriton.serving.server.http.connection import HttpConnection
+    from pytriton.serving.server.http.connection import AnswerObserver, HttpConnection
     from pytriton.serving.server.options.server_options import ClientLimits
 
 
@@ -108,6 +108,7 @@ class HttpHandler:
         self.cached_heads: dict[bytes, RequestHead] = {}
         self.grpc_hint = "this port serves HTTP, not gRPC"  # for clients who have the wrong port
         self.is_timed = False  # requests tell when their first bytes came
+        self.answers: AnswerObserver | None = None  # None: nobody observes them
         self.is_leaving = False  # clients are asked to go to another server
         self.connection_class: type[Http1Connection] = Http1Connection
         self.stream_class: type[Http2Stream] = Http2Stream

@@ -146,6 +146,8 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         self._write_parts: Any = None
         self._state = _OPEN
         self._closes_when_idle = handler.is_leaving
+        # Whether small answers take the same way as others: somebody observes them, for example.
+        self._has_one_way = handler.is_leaving or handler.answers is not None
         self._turn = Turn(handler.turns, self)
 
         self._reader = RequestReader(
@@ -324,7 +326,7 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         self, json_length: int | None, body: bytes, encoding: str = "identity"
     ) -> None:
         """Answer an inference with a small body, like `respond(200, [body])` in 0.6 us less."""
-        if self._closes_when_idle or encoding != "identity":
+        if self._has_one_way or encoding != "identity":
             self.respond(200, (body,), *body_headers(json_length, encoding))
         elif self._current is not None:
             if json_length is None:
@@ -350,6 +352,8 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         request = self._current
         if request is None or not part:
             return
+        if self.watched is not None:
+            self.watched.add(len(part))
         if not request.head.is_http_10:
             part = b"%x\r\n%b\r\n" % (len(part), part)
         self._transport.write(part)
@@ -358,6 +362,8 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         request = self._current
         if request is None:
             return
+        if self.watched is not None:
+            self._take_watched().end_stream()
         self._is_streaming = False
         if not request.head.is_http_10:
             self._transport.write(b"0\r\n\r\n")
@@ -453,6 +459,8 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
     # Ending
 
     def _send_refusal(self, answer: HttpRefusal) -> None:
+        if self._handler.answers is not None:
+            self._handler.answers.refused(self, self._reader.head, answer)
         headers, cors = b"", self._handler.cors
         if cors is not None:
             headers = cors.answer_headers(self._reader.head.headers.get)
@@ -490,14 +498,14 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         if self._current is None and not self._waiting:
             self.close()
         else:
-            self._closes_when_idle = True
+            self._closes_when_idle = self._has_one_way = True
 
     def begin_shutdown(self) -> None:
         """Do nothing: whatever a client still asks is answered, and `end` follows."""
 
     def close_after_answer(self) -> None:
         """Close after an answer that says so; a client that is told sends nothing in vain."""
-        self._closes_when_idle = True
+        self._closes_when_idle = self._has_one_way = True
 
     def end(self) -> asyncio.Future[None]:
         """Close the connection like `close_when_idle`; the future is done when it is closed."""

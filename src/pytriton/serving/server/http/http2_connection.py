@@ -19,6 +19,7 @@ from pytriton.protocol.http2 import (
     ConnectionTerminated,
     DataBuffered,
     DataReceived,
+    Http2Connection,
     Http2ErrorCode,
     Http2Limits,
     InputLeft,
@@ -86,7 +87,7 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
 
     def __init__(self, handler: HttpHandler) -> None:
         super().__init__(
-            handler.http2_limits,
+            Http2Connection(handler.http2_limits),
             handler.limits,
             handler.flushes,
             handler.loop,

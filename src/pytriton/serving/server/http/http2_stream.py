@@ -229,6 +229,11 @@ class Http2Stream(HttpConnection):
     def hold(self, request: HttpRequest) -> None:
         """Keep a request that cannot be answered yet; see `handle_held`."""
         self._current = request
+        self._observe(request)
+
+    def _observe(self, request: HttpRequest) -> None:
+        if self._handler.answers is not None:
+            self.watched = self._handler.answers.arrived(self, request)
 
     def handle_held(self) -> None:
         """Answer the request that was held, unless the client does not want it any more."""
@@ -248,6 +253,7 @@ class Http2Stream(HttpConnection):
     def refuse(self, head: RequestHead, status: int, message: str) -> None:
         """Answer a request that is refused, whatever its body is."""
         self._current = HttpRequest(head)
+        self._observe(self._current)
         self._handler.count_refusal(status, message)
         logger.debug("HTTP error %d: %s", status, message)
         answer = self._handler.on_unread(head, status, message)
@@ -284,9 +290,12 @@ class Http2Stream(HttpConnection):
         if self._current is None:
             return
         if encoding == "identity":
-            frames = small_frames(json_length, len(body))
-            if self._connection.http2.send_whole(self.stream_id, frames, (body,)):
-                self._end()
+            frames, connection = small_frames(json_length, len(body)), self._connection
+            if connection.http2.send_whole(self.stream_id, frames, (body,)):
+                if self.watched is not None:
+                    self._take_watched().end(200, len(body))
+                self._current = self._exchange = None  # the same as `_end`, without a call
+                connection.remove(self)
                 return
         # The windows of the client are too small, or the answer is compressed.
         self.respond(200, (body,), *body_headers(json_length, encoding))
@@ -302,6 +311,8 @@ class Http2Stream(HttpConnection):
         """Send a part of a streamed response; an empty part is ignored."""
         if self._current is None or not part:
             return
+        if self.watched is not None:
+            self.watched.add(len(part))
         http2 = self._connection.http2
         if http2.queued_bytes(self.stream_id) >= MAX_UNREAD_BYTES:
             logger.info("HTTP client read too little of a streamed response: stream reset")
@@ -315,6 +326,8 @@ class Http2Stream(HttpConnection):
         """End a streamed response."""
         if self._current is None:
             return
+        if self.watched is not None:
+            self._take_watched().end_stream()
         self._is_streaming = False
         self._connection.http2.send_data(self.stream_id, b"", end_stream=True)
         self._end()
