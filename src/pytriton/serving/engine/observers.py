@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -248,41 +249,39 @@ class Watch:
                 logger.exception("%s could not observe a request", type(watcher).__name__)
         return answers
 
+    def _pass(self, run: Run, pass_on: Callable[[], None]) -> None:
+        """Pass on what members get. What is no error and cannot be passed on has not come."""
+        if run.error is None:
+            self._tell(lambda each: each.answering(run))
+        try:
+            pass_on()
+        except Exception:
+            if run.error is not None:
+                self._tell(lambda each: each.answered(run))
+            raise
+        self._tell(lambda each: each.answered(run))
+
     # A lone request
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Pass a response on."""
         run = Run(0, 1, _monotonic_ns(), response, is_final=final)
-        self._tell(lambda each: each.answering(run))
-        self._sink.on_response(response, final=final)
-        self._tell(lambda each: each.answered(run))
+        self._pass(run, lambda: self._sink.on_response(response, final=final))
 
     def on_burst(self, burst: ResponseBurst) -> None:
         """Pass many responses on, as the sink takes them."""
         run = Run(0, 1, _monotonic_ns(), burst=burst, is_final=False)
-        self._tell(lambda each: each.answering(run))
-        if hasattr(self._sink, "on_burst"):
-            self._sink.on_burst(burst)
-        else:
-            for response in burst.responses():
-                self._sink.on_response(response, final=False)
-        self._tell(lambda each: each.answered(run))
+        self._pass(run, partial(_pass_burst, self._sink, burst))
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
         """Pass an error on."""
         run = Run(0, 1, _monotonic_ns(), error=error, is_final=final)
-        try:
-            self._sink.on_error(error, final=final)
-        finally:
-            self._tell(lambda each: each.answered(run))
+        self._pass(run, lambda: self._sink.on_error(error, final=final))
 
     def on_refused(self, error: ServerError) -> None:
         """Pass a refusal on."""
         run = Run(0, 1, _monotonic_ns(), error=error, is_refused=True)
-        try:
-            self._sink.on_refused(error)
-        finally:
-            self._tell(lambda each: each.answered(run))
+        self._pass(run, lambda: self._sink.on_refused(error))
 
     # A chunk
 
@@ -290,18 +289,9 @@ class Watch:
         self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
     ) -> None:
         """Pass on the answers of members."""
-        run = Run(
-            first,
-            end,
-            _monotonic_ns(),
-            outputs=outputs,
-            row=row,
-            row_starts=chunk.row_starts,
-            is_batched=self._is_batched,
-        )
-        self._tell(lambda each: each.answering(run))
-        self._sink.on_rows(chunk, first, end, outputs, row)
-        self._tell(lambda each: each.answered(run))
+        run = Run(first, end, _monotonic_ns(), outputs=outputs, row=row)
+        run.row_starts, run.is_batched = chunk.row_starts, self._is_batched
+        self._pass(run, lambda: self._sink.on_rows(chunk, first, end, outputs, row))
 
     def on_outcome(
         self,
@@ -314,14 +304,8 @@ class Watch:
     ) -> None:
         """Pass on the end of one member."""
         run = Run(index, index + 1, _monotonic_ns(), response, error=error, is_refused=is_refused)
-        self._tell(lambda each: each.answering(run))
-        try:
-            self._sink.on_outcome(chunk, index, response, error, is_refused=is_refused)
-        except Exception:
-            if error is not None:  # otherwise it is called again, with an error
-                self._tell(lambda each: each.answered(run))
-            raise
-        self._tell(lambda each: each.answered(run))
+        tell = partial(self._sink.on_outcome, chunk, index, response, error, is_refused=is_refused)
+        self._pass(run, tell)
 
     # What is on the way between the two
 
@@ -354,6 +338,14 @@ class Watch:
 
     def charged(self, first: int, end: int, cost: RequestCost) -> None:
         self._tell(lambda each: each.charged(first, end, cost))
+
+
+def _pass_burst(sink: Any, burst: ResponseBurst) -> None:
+    if hasattr(sink, "on_burst"):
+        sink.on_burst(burst)
+    else:
+        for response in burst.responses():
+            sink.on_response(response, final=False)
 
 
 class Observers:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.inference import Inference
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.frontend_frames import ReplyItem, RowsItem
-    from pytriton.serving.engine.engine import Engine
+    from pytriton.serving.engine.observers import Observers
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.frontend.remote_client import RemoteModel
     from pytriton.serving.server.frontend.reply_outbox import ReplyOutbox
@@ -419,9 +419,9 @@ class FrontEndChunk(msgspec.Struct, eq=False):
 class FrontEndChunks:
     """The chunks of a front end that are not answered yet; sends the answers of their members."""
 
-    def __init__(self, outbox: ReplyOutbox, engine: Engine | None = None) -> None:
+    def __init__(self, outbox: ReplyOutbox, observers: Observers) -> None:
         self._outbox = outbox
-        self._engine = engine
+        self._observers = observers
         self._chunks: dict[int, FrontEndChunk] = {}
 
     def submit(
@@ -440,9 +440,9 @@ class FrontEndChunks:
         )
         requests = _read_requests(item, signature, spec.identifier)
         members = make_members(chunk, model, requests)
-        if self._engine is not None and self._engine.observers.are_there:
+        if self._observers.are_there:
             chunk.origins, chunk.costs = item.origins, {} if item.wants_cost else None
-            self._engine.observers.begin_chunk(chunk, model)
+            self._observers.begin_chunk(chunk, model)
         self._chunks[call] = chunk
         if model.quotas is None:
             model.submit_chunk(members, time.monotonic_ns())

@@ -186,7 +186,7 @@ class FrontEndSession:
         )
         self._channel.reads_ahead = True
         self.outbox = ReplyOutbox(self._channel, shared.loop)
-        self._chunks = FrontEndChunks(self.outbox, shared.engine)
+        self._chunks = FrontEndChunks(self.outbox, shared.engine.observers)
 
     def start(self, first: Frame) -> None:
         """Send the first message and the registry, and start to read."""
