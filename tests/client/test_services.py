@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from pytriton.base.protos import service_pb2
 from pytriton.client import grpc_service
 from pytriton.client.http_message import HttpAnswer
-from pytriton.client.http_service import HttpService
+from pytriton.client.http_service import AsyncioHttpService, HttpService
 from pytriton.client.service import InferInput, RequestedOutput, ServiceError, query_of
 
 LARGE = np.ones((4, 16384), np.float32)
@@ -61,6 +62,23 @@ def test_large_array_is_sent_and_received_without_a_copy():
     assert np.shares_memory(np.frombuffer(tensor, np.uint8), LARGE)
     assert found["y"].tolist() == [1, 2]
     assert not found["y"].flags.owndata
+
+
+class AsyncioConnections(Connections):
+    async def ask(self, *question):
+        return super().ask(*question)
+
+
+def test_asyncio_request_has_the_array_as_it_was():
+    connections = AsyncioConnections(http_answer(with_one_output({"data": [1, 2]})))
+    array = LARGE.copy()
+    service = AsyncioHttpService(connections, "http://x")
+    asking = service.infer(model_name="m", inputs=[InferInput("x", "FP32", array)])
+    array[:] = 7  # by another task, which runs first
+    asyncio.run(asking)
+
+    *_, (_, sent) = connections.asked[0]
+    assert sent == LARGE.tobytes()
 
 
 @pytest.mark.parametrize("data, expected", [([1, 2], [1, 2]), ([1e999, -1], [np.inf, -1])])

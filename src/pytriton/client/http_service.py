@@ -32,6 +32,7 @@ class _Methods:
     """
 
     _ask: Callable[..., Any]  # of a request and of what reads its answer
+    _may_view = True  # arrays are sent before the caller goes on
 
     def __init__(self, connections: HttpConnections | AsyncioHttpConnections, address: str) -> None:
         # The name that it has in `tritonclient`: programs read the timeouts from it.
@@ -75,7 +76,7 @@ class _Methods:
     def infer(self, *, headers: Headers = None, **request: Any) -> Any:
         """Ask for an inference; the request has the arguments of `query_of`."""
         question = query_of(**request)
-        body = encode(question, is_binary=True)
+        body = encode(question, is_binary=True, may_view=self._may_view)
         path = f"{model_path(question.model, question.version)}/infer"
         head = {HEADER_LENGTH: str(body.head_length), **(headers or {})}
         return self._ask(_arrays, "POST", path, head, body.parts)
@@ -111,6 +112,8 @@ class HttpService(_Methods):
 
 class AsyncioHttpService(_Methods):
     """The same for asyncio."""
+
+    _may_view = False
 
     async def close(self) -> None:
         await self._client_stub.close()

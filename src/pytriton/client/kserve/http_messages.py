@@ -38,14 +38,16 @@ class EncodedRequest:
         return b"".join(self.parts)
 
 
-def encode(question: ModelQuery, *, is_binary: bool) -> EncodedRequest:
-    """Make the body of a request for inference; large tensors are views of their arrays.
+def encode(question: ModelQuery, *, is_binary: bool, may_view: bool = True) -> EncodedRequest:
+    """Make the body of a request for inference.
 
     Args:
         question: what is asked.
         is_binary: whether the server understands tensors in binary, which every datatype has.
+        may_view: whether large tensors may be views of their arrays, which nobody may change then
+            until they are sent.
     """
-    tensors = [PlainTensor.of(each, may_view=True) for each in question.inputs]
+    tensors = [PlainTensor.of(each, may_view=may_view) for each in question.inputs]
     document: dict[str, Any] = {"id": question.request_id} if question.request_id else {}
     document["inputs"] = [
         input_entry(each, None if is_binary else _elements(each)) for each in tensors
