@@ -3,12 +3,20 @@
 
 from __future__ import annotations
 
+import types
+
 from pytriton.protocol.grpc import GrpcStatus
+from pytriton.serving.engine.observers import Members
 from pytriton.serving.server.access_log import connections
-from pytriton.serving.server.access_log.connections import EntrySink, HttpEntries, ObservedHttp2
+from pytriton.serving.server.access_log.connections import (
+    AccessLogUse,
+    EntrySink,
+    HttpEntries,
+    ObservedHttp2,
+)
 from pytriton.serving.server.grpc.api import GrpcApi
-from pytriton.serving.server.options.server_options import ClientLimits
-from tests.fakes import FakeLoop
+from pytriton.serving.server.options.server_options import AccessLogOptions, ClientLimits
+from tests.fakes import FakeLoop, model_spec, request
 from tests.server.grpc_fakes import GrpcClient
 from tests.server.http2_fakes import Http2Client, head
 from tests.server.http_fakes import Client, ScriptedHandler, post
@@ -142,3 +150,16 @@ def test_unread_answers_of_a_connection_with_entries_are_counted(monkeypatch):
     connection = CallClient(monkeypatch).connection
 
     assert connection._outbox is connection.http2.outbox
+
+
+def test_streamed_request_that_travels_in_a_chunk_is_noted_for_its_call(monkeypatch):
+    client = CallClient(monkeypatch)
+    stream_id = client.open("ModelStreamInfer")
+    (call,) = client.connection.open_calls()
+    member = call.add_member(b"", b"", None)
+    chunk = types.SimpleNamespace(callers=[member], model=types.SimpleNamespace(spec=model_spec()))
+    use = AccessLogUse(AccessLogOptions(file="-"), client.loop)
+    use.begun(Members([request(id="a")], None, chunk, lambda: None))
+
+    record = client.connection.http2.records[stream_id]
+    assert (record.model, record.version, record.request_id) == ("m", "1", "a")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from pytriton.base import dtypes
+from pytriton.base.messages import RequestCost
 from pytriton.base.openai_routes import COMPLETION_TOKENS, FINISH_REASON, PROMPT_TOKENS
 from pytriton.serving.engine.observers import Observer, Watcher
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from pytriton.base.messages import (
         ExecutionTimes,
         InferResponse,
-        RequestCost,
         ResponseBurst,
     )
     from pytriton.serving.engine.observers import Members
@@ -163,9 +163,14 @@ class ReportedCosts(Observer):
     """Observes in the core what front ends want to know of their requests."""
 
     def begun(self, members: Members) -> CostWatcher | None:
-        """Add up the costs where the sink has a record for them."""
+        """Add up the costs where there is a place for them."""
         sink = members.sink if members.chunk is None else members.chunk
-        return CostWatcher(sink.cost_of) if getattr(sink, "wants_cost", False) else None
+        costs: dict[int, RequestCost] | None = getattr(sink, "costs", None)
+        if costs is None:
+            return None
+        for index in range(len(members)):
+            costs[index] = RequestCost()
+        return CostWatcher(costs.__getitem__)
 
 
 class CostedModel(Protocol):

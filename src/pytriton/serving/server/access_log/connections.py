@@ -56,7 +56,7 @@ _HEALTH = frozenset(
 _HTTP_ERROR = int(GrpcStatus.UNKNOWN)  # of a request that is not gRPC
 # The attributes on the way from the sink of a request to its connection: sinks of traces and of
 # shared memory have another sink, those of protocols a connection or a call.
-_WAYS = ("_sink", "_call")
+_WAYS = ("_sink", "_call", "call")
 _MAX_STEPS = 4
 
 

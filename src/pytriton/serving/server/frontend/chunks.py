@@ -380,15 +380,6 @@ class FrontEndChunk(msgspec.Struct, eq=False):
     places: dict[int, list[int]] | None = None  # of members in columns whose sizes differ
     origins: ChunkOrigins | None = None  # of those that may be traced
 
-    @property
-    def wants_cost(self) -> bool:
-        """Whether the front end wants to know what members cost."""
-        return self.costs is not None
-
-    def cost_of(self, index: int) -> RequestCost | None:
-        """Returns where the costs of a member are added up."""
-        return None if self.costs is None else self.costs.setdefault(index, RequestCost())
-
     def origin(self) -> ChunkOrigins | None:
         """Returns where its members came from; see `Members`."""
         return self.origins

@@ -471,12 +471,13 @@ class FrontEndRequest:
     """One request of a front end: the sink of its responses, with flow control."""
 
     __slots__ = (
-        "_call", "_is_paused", "_origin", "_session", "_window", "cost", "inference", "is_lone"
+        "_call", "_is_paused", "_origin", "_session", "_window", "costs", "inference", "is_lone"
     )  # fmt: skip
 
     def __init__(self, session: FrontEndSession, call: int) -> None:
         self.inference: Inference | None = None
-        self.cost: RequestCost | None = None  # None: the front end does not want to know it
+        # By the index of the request, which is 0; None: the front end does not want to know them.
+        self.costs: dict[int, RequestCost] | None = None
         self.is_lone = False  # its answer does not wait for others
         self._session = session
         self._call = call
@@ -487,16 +488,7 @@ class FrontEndRequest:
     def observe(self, item: SubmitItem) -> None:
         """Keep what those who observe it ask for."""
         self._origin = item.trace
-        self.cost = RequestCost() if item.wants_cost else None
-
-    @property
-    def wants_cost(self) -> bool:
-        """Whether the front end wants to know what it costs."""
-        return self.cost is not None
-
-    def cost_of(self, index: int) -> RequestCost | None:
-        """Returns where its costs are added up."""
-        return self.cost
+        self.costs = {} if item.wants_cost else None
 
     def origin(self) -> TraceOrigin | None:
         """Returns where it came from; see `Members`."""
@@ -504,7 +496,7 @@ class FrontEndRequest:
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Send a response; raises ServerError if there is no memory for its tensors."""
-        cost = self.cost if final else None
+        cost = self.costs.get(0) if self.costs and final else None
         size = self._session.outbox.add_response(
             self._call, response, is_final=final, cost=cost, at_once=self.is_lone
         )
@@ -516,7 +508,7 @@ class FrontEndRequest:
         self._spend(burst.sizes())
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        cost = self.cost if final else None
+        cost = self.costs.get(0) if self.costs and final else None
         self._session.outbox.add_error(self._call, error, is_final=final, cost=cost)
         self._count(0, final=final)
 
