@@ -7,6 +7,7 @@ Counts are the same on every machine. What happens inside a C function is not co
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
@@ -30,8 +31,12 @@ class Attack(NamedTuple):
     reads: int = 1
 
 
-def work_of(action: Callable[[], object]) -> int:
-    """Returns the work that a call causes in this thread."""
+class TooMuchWork(BaseException):
+    """A call causes more work than a test allows; nothing on the way may catch this."""
+
+
+def work_of(action: Callable[[], object], most: float = math.inf) -> int:
+    """Returns the work that a call causes in this thread; TooMuchWork if it is more than `most`."""
     work = 0
 
     def on_call(frame, event, arg):
@@ -41,6 +46,8 @@ def work_of(action: Callable[[], object]) -> int:
     def on_line(frame, event, arg):
         nonlocal work
         work += event == "line"
+        if work > most:
+            raise TooMuchWork(f"expected at most {most} lines and calls, got more")
         return on_line
 
     tracer, profiler = sys.gettrace(), sys.getprofile()

@@ -10,6 +10,7 @@ from pytriton.base.errors import UNEXPECTED, CancelledError, InternalError, Inva
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.grpc import GrpcStatus
 from pytriton.protocol.http2 import frames
+from pytriton.serving.server.api.turns import REQUEST_UNITS, TURN_UNITS
 from pytriton.serving.server.grpc import call as grpc_call
 from pytriton.serving.server.grpc import stream as grpc_stream
 from pytriton.serving.server.grpc.call import MESSAGES_PER_TURN
@@ -370,6 +371,7 @@ def test_requests_beyond_the_limit_wait_outside_the_engine(client, stream, model
     for at in range(count):
         assert len(client.engine.inferences) == min(count, at + grpc_stream.MAX_IN_FLIGHT)
         client.engine.answer(str(at))
+        client.loop.run()  # the next request may have to wait for its turn
     client.run()
     assert len(client.engine.inferences) == count
     assert [answer.infer_response.id for answer in answers(client, stream)] == [
@@ -489,7 +491,7 @@ def test_many_small_messages_do_not_delay_other_calls(client, stream):
     client.run()
 
     order = [sent.stream_id for sent in client.sent if sent.kind == frames.DATA]
-    assert order.index(other) == MESSAGES_PER_TURN
+    assert order.index(other) == TURN_UNITS // REQUEST_UNITS
     assert client.response(other).status == "0"
     assert client.response(stream).status == "0"
     assert len(client.response(stream).messages) == count

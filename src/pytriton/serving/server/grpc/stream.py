@@ -73,6 +73,7 @@ class StreamInferCall(GrpcCall):
         "_is_paused",
         "_is_strict",
         "_ordered",
+        "_waits_for_turn",
         "_waits_since_ns",
         "columns",
         "service",
@@ -90,6 +91,7 @@ class StreamInferCall(GrpcCall):
         self.service = service
         self.encoding = service.encoding(head)
         self.columns = columns if service.is_plain(head) else None
+        self._waits_for_turn = False
         self._waits_since_ns = time.monotonic_ns() if service.is_traced else 0
         self._is_strict = _STRICT_ERRORS in head.metadata
         self._is_half_closed = False
@@ -336,12 +338,13 @@ class StreamInferCall(GrpcCall):
         """Count a request that is no column; the next one may have to wait for others."""
         turn = self.connection.turn
         turn.spend(REQUEST_UNITS)
-        if turn.is_over and not self.is_full:
-            self.is_full = True
+        if turn.is_over and not self._waits_for_turn:
+            self._waits_for_turn = self.is_full = True
             self.connection.resume_later(self)
 
     def on_turn(self) -> None:
         """Process the requests that were held because others had to be served."""
+        self._waits_for_turn = False
         self._resume_input_if_possible()
 
     def _resume_input_if_possible(self) -> None:
@@ -349,6 +352,7 @@ class StreamInferCall(GrpcCall):
         # ends.
         self.is_full = (
             self._is_paused
+            or self._waits_for_turn
             or len(self._in_flight) >= MAX_IN_FLIGHT
             or self._answer_bytes >= MAX_ANSWER_BYTES
         )
