@@ -106,7 +106,7 @@ def bind_all(triton):
     x, y = tensor("x", np.float32, -1), tensor("y", np.float32, -1)
     text_x, text_y = tensor("x", object, -1), tensor("y", object, -1)
     plain = ModelConfig(batching=False)
-    streaming = ModelConfig(max_batch_size=4, decoupled=True)
+    streaming = ModelConfig(max_batch_size=1, decoupled=True)
     a, b = tensor("a", np.float32, -1), tensor("b", np.float32, -1)
     optional_b = tensor("b", np.float32, -1, optional=True)
     n, value = tensor("n", np.int32, 1), tensor("value", np.int32, 1)
