@@ -15,8 +15,8 @@ from typing import NamedTuple
 FIXED_WORK = 6000  # what even the smallest request may take
 WORK_PER_READ = 100  # each read of a socket is a system call, which takes longer
 # The most expensive bytes are those of requests, for each of which some layers do a little: one of
-# five bytes takes 220.
-WORK_PER_BYTE = 50
+# five bytes takes 270.
+WORK_PER_BYTE = 55
 # Where work grows faster than its input by this factor, it is not linear, unless it is so little
 # that a parser has only changed from C to Python.
 GROWTH = 1.5
