@@ -44,6 +44,15 @@ def test_reader_refuses_other_protocols_at_once(start):
     assert caught.value.code is Http2ErrorCode.PROTOCOL_ERROR
 
 
+def test_frame_that_costs_more_than_one_turn_waits_for_its_end():
+    reader = started()
+    costly = frame(frames.SETTINGS, 0, 0, bytes(16_000))
+
+    assert read(reader, costly[:-1]) == []
+    assert not reader.rest  # nothing can be done before more comes
+    assert read(reader, costly[-1:]) == [(frames.SETTINGS, 0, 0, bytes(16_000))]
+
+
 def test_reader_finds_the_same_frames_whatever_the_chunks():
     stream = b"".join(
         (

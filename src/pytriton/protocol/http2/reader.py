@@ -155,7 +155,8 @@ class FrameReader:
                     if start < end:
                         yield self._data_part(data, start, end)
                     return
-                break
+                self._keep(data[at:], is_rest=False)  # whatever it costs: it has to be completed
+                return
             at = stop
             if length < VIEW_BYTES or kind != frames.DATA:
                 yield kind, flags, stream_id, data[start:stop]
