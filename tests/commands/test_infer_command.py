@@ -210,7 +210,7 @@ def test_port_of_the_other_protocol_is_recognised(server, capsys):
 
     over_http, over_grpc = capsys.readouterr().err.splitlines()
     assert over_http.endswith("does not speak HTTP; is it the port for gRPC?")
-    assert over_grpc.endswith("does not speak gRPC; is it the port for HTTP?")
+    assert "this port serves HTTP, not gRPC, which is at port " in over_grpc
 
 
 def test_ctrl_c_cancels_a_stream(server, address):

@@ -123,6 +123,8 @@ OPENAI = [
     _post("/v1/completions", Answers.MODEL, {"model": "chat", "prompt": "hi"}),
     _post("/v1/embeddings", Answers.MODEL, {"model": "chat", "input": "hi"}),
     _post("/v1/files", Answers.NONE, {}),
+    *(_get(path, Answers.HEALTH) for path in ("/health", "/health/ready", "/ping")),
+    _get("/version", Answers.NONE),
 ]
 LANDING = [
     _get("/", Answers.NONE),
