@@ -19,6 +19,7 @@ MODEL = SimpleNamespace(
     message=dict,
     takes_parameters=True,
     documentation=Documentation(),
+    nullable=(),
     initial_states=dict,
     open_instances=lambda _: ([], []),
 )

@@ -44,7 +44,8 @@ def policy(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def log(tmp_path_factory):
+def log(tmp_path_factory, front_end_mode):
+    # One for each mode, so that no test finds lines of the other.
     return tmp_path_factory.mktemp("logs") / "access"
 
 

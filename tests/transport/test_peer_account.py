@@ -226,6 +226,19 @@ def test_descriptors_without_segments_are_closed_at_once(worker):
     assert open_count() < before
 
 
+def test_memory_of_the_next_message_may_be_read_with_a_message(stream_worker):
+    far = MemoryChannel(stream_worker.far, Arena())
+    far.send(MemoryFrame())
+    payload = far.payload()
+    payload.add([bytes(1 * MIB)], 1 * MIB)
+    far.send(MemoryFrame(), payload)
+    received = [stream_worker.receive(), stream_worker.receive()]
+    far.close()
+
+    assert [each.frame.memory is None for each in received] == [True, False]
+    assert len(received[1].blocks) == 1
+
+
 def test_descriptors_with_parts_of_a_message_are_limited(worker):
     null = os.open(os.devnull, os.O_RDONLY)
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [null] * 250))]

@@ -118,6 +118,11 @@ class Link:
         return False
 
     @property
+    def has_read_ahead(self) -> bool:
+        """Whether a part of the next message, perhaps with its descriptors, was read already."""
+        return False
+
+    @property
     def has_failed(self) -> bool:
         """Whether the connection was reset, which is told once; of packets `receive` tells it."""
         return False
@@ -335,6 +340,11 @@ class StreamLink(Link):
                 f"expected a message of at most {self._limit_bytes} bytes, got one of {length}"
             )
         return len(received) >= 4 + length
+
+    @property
+    def has_read_ahead(self) -> bool:
+        """See `Link.has_read_ahead`; one read of a stream may return several messages."""
+        return bool(self._received)
 
     @property
     def has_failed(self) -> bool:

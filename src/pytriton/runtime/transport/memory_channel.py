@@ -375,15 +375,17 @@ class MemoryChannel:
         memory = frame.memory
         if memory is None:
             if self._strays:
-                self._refuse_descriptors()
+                self._check_strays()
             return Received(frame, message, start, _NO_BLOCKS)
         segments = self._take_segments(memory.segments) if memory.segments else ()
         if self._strays:
-            self._refuse_descriptors()
+            self._check_strays()
         blocks = self.tracker.apply_update(memory, segments)
         return Received(frame, message, start, blocks)
 
-    def _refuse_descriptors(self) -> None:
+    def _check_strays(self) -> None:
+        if self.link.has_read_ahead:
+            return  # they may belong to the next message
         count = len(self.link.descriptors)
         raise ProtocolError(f"expected a file descriptor for each segment, got {count} more")
 
