@@ -23,9 +23,8 @@ FOUND = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _frozen_objects():
-    """`play` collects garbage for each story, which leaves alone what was there before."""
-    yield
-    gc.unfreeze()
+    """`play` collects garbage for each story, which leaves alone what other tests have left."""
+    gc.freeze()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -62,8 +62,6 @@ def play(story: Case, watch: Callable[[World], None] = lambda _: None) -> Outcom
     Raises:
         AssertionError: The server does not take it as it should.
     """
-    if not gc.get_freeze_count():
-        gc.freeze()  # what was imported is left alone: looking at it takes a tenth of a second
     kind, steps = (story[0], story[1:]) if story and story[0] in KINDS else (KINDS[0], story)
     gc.collect()
     opened = _open_descriptors()

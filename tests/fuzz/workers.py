@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import gc
 import json
 import random
 import re
@@ -173,6 +174,7 @@ def _run_processes(options: argparse.Namespace) -> Account:
 def main(arguments: list[str] | None = None) -> int:
     """Run a campaign; returns 1 if there was a finding."""
     options = _parse(arguments)
+    gc.freeze()  # each story collects garbage, for which it need not look at what was imported
     if options.processes > 1:
         account = _run_processes(options)
     else:
