@@ -28,3 +28,11 @@ def test_records_are_sorted_by_name():
     text = recorded_json.text_of({"b": [1, 2], "a": {"y": None, "x": "é"}})
 
     assert text == '{\n"a": {"x": "\\u00e9", "y": null},\n"b": [1, 2]\n}\n'
+
+
+def test_records_that_are_equal_but_for_the_last_part_of_their_name_share_a_line(tmp_path):
+    records = {"a: x: one": 1, "a: x: two": 2, "a: x: three": 1, "a: y": 1, "b": 1, "c": 1}
+    (tmp_path / "file.json").write_text(text := recorded_json.text_of(records))
+
+    assert text == '{\n"a: x: one | three": 1,\n"a: x: two": 2,\n"a: y": 1,\n"b": 1,\n"c": 1\n}\n'
+    assert recorded_json.load(tmp_path / "file.json") == records
