@@ -38,8 +38,8 @@ SMOKE = (
         f"tests/e2e/test_{name}.py"
         for name in (
             "access_log", "accounts", "batching", "binding", "callable_errors",
-            "callable_trace_files", "callable_tracing", "client_shared_memory", "grpc_clients",
-            "grpc_paths", "grpc_slow_readers", "grpc_streams", "http2", "http_clients",
+            "callable_trace_files", "callable_tracing", "client_paths", "client_shared_memory",
+            "grpc_clients", "grpc_slow_readers", "grpc_streams", "http2", "http_clients",
             "http_restricted", "http_wire", "landing", "landing_words", "metrics_push",
             "model_control", "observed_columns", "policy", "queue_policies", "remote_features",
             "request_ids", "returned_names", "sequences", "server_spans", "trace_settings",

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,10 +12,9 @@ import tritonclient.grpc
 from pytriton.model_config import Tensor
 from pytriton.triton import Triton, TritonConfig
 from tests.e2e import http_client
-from tests.e2e.http_client import InferFailedError, call, is_port_free
+from tests.e2e.http_client import call, is_port_free
 from tests.e2e.load import ConstantLoad
-from tests.e2e.queueing import Backlog, Gate
-from tests.e2e.waiting import DEADLINE_S, eventually
+from tests.e2e.waiting import eventually
 
 pytestmark = pytest.mark.both_front_end_modes
 
@@ -27,25 +25,6 @@ Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 
 def echo(requests):
     return [{"y": request["x"]} for request in requests]
-
-
-def test_unbound_model_finishes_what_it_has(host):
-    gate = Gate()
-    model = host.bind(gate, max_batch_size=1)
-    with Backlog(host, model, gate) as backlog:
-        waiting = [backlog.send(number) for number in range(3)]
-        unbinding = threading.Thread(target=host.triton.unbind, args=(model,))
-        unbinding.start()
-        host.forget(model)
-        assert eventually(lambda: host.get(f"/v2/models/{model}/ready").status == 400)
-        refused = call(host.port, f"/v2/models/{model}/infer", http_client.json_body({"x": ONE}))
-        backlog.open()
-        unbinding.join(DEADLINE_S)
-
-        assert [future.result()["y"].item() for future in waiting] == [0, 1, 2]
-    assert refused.status in {404, 503}
-    assert model in refused.error
-    assert not unbinding.is_alive()
 
 
 def test_other_models_come_and_go_without_a_trace_on_one_under_load(host):
@@ -62,40 +41,6 @@ def test_other_models_come_and_go_without_a_trace_on_one_under_load(host):
 
     assert set(load.statuses) == {200}
     assert eventually(lambda: threading.active_count() <= threads)
-
-
-def test_model_may_be_replaced_while_clients_ask_for_it(host):
-    """Whatever happens in between, an answer is whole or an error that says why."""
-    answers, problems = [], []
-    stopped = threading.Event()
-
-    def ask():
-        try:
-            answers.append(host.infer("Replaced", x=ONE)["y"].item())
-        except InferFailedError as error:
-            problems.append((error.status, error.text))
-
-    def ask_again_and_again():
-        while not stopped.is_set():
-            ask()
-
-    with ThreadPoolExecutor(3) as pool:
-        clients = [pool.submit(ask_again_and_again) for _ in range(3)]
-        for version in range(15):
-            host.bind(
-                lambda requests, version=version: [{"y": r["x"] * 0 + version} for r in requests],
-                name="Replaced",
-            )
-            assert eventually(lambda version=version: version in answers[-5:])
-            host.triton.unbind("Replaced")
-            host.forget("Replaced")
-        stopped.set()
-        for client in clients:
-            client.result(DEADLINE_S)
-
-    assert set(answers) == set(range(15))
-    assert {status for status, _ in problems} <= {404, 503}
-    assert all("Replaced" in text for _, text in problems)
 
 
 def test_callables_may_be_shared_between_models(host):

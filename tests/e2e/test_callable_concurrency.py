@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import os
 import signal
@@ -22,91 +21,10 @@ from tests.e2e.waiting import DEADLINE_S
 ONE = np.ones((1, 1), np.float32)
 
 
-class Meter:
-    """Counts how many are inside at a time."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.inside = self.most = self.entries = 0
-
-    def __enter__(self):
-        with self._lock:
-            self.inside += 1
-            self.entries += 1
-            self.most = max(self.most, self.inside)
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self.inside -= 1
-
-
 def answers_of(host, model, count):
     with ThreadPoolExecutor(count) as pool:
         asked = [pool.submit(host.infer, model, x=ONE * number) for number in range(count)]
         return [future.result()["y"].item() for future in asked]
-
-
-def test_batches_of_a_coroutine_function_overlap(host):
-    meter = Meter()
-    all_are_in = asyncio.Event()
-
-    async def wait_for_the_others(requests):
-        with meter:
-            if meter.inside == 16:
-                all_are_in.set()
-            await asyncio.wait_for(all_are_in.wait(), DEADLINE_S)
-        return [{"y": request["x"]} for request in requests]
-
-    model = host.bind(wait_for_the_others, max_batch_size=1)
-
-    assert answers_of(host, model, 16) == list(range(16))
-    assert meter.most == meter.entries == 16
-
-
-def test_coroutine_method_of_an_object_overlaps_too(host):
-    class Model:
-        def __init__(self):
-            self.meter = Meter()
-            self.all_are_in = asyncio.Event()
-
-        async def __call__(self, requests):
-            with self.meter:
-                if self.meter.inside == 4:
-                    self.all_are_in.set()
-                await asyncio.wait_for(self.all_are_in.wait(), DEADLINE_S)
-            return [{"y": request["x"]} for request in requests]
-
-    instance = Model()
-    model = host.bind(instance, max_batch_size=1)
-
-    assert answers_of(host, model, 4) == list(range(4))
-    assert instance.meter.most == 4
-
-
-def test_large_answers_of_a_coroutine_function_arrive_whole(host):
-    async def echo(requests):
-        await asyncio.sleep(0)
-        return [{"y": request["x"]} for request in requests]
-
-    model = host.bind(echo, max_batch_size=1)
-    sent = [np.full((1, 300_000), number, np.float32) for number in range(12)]
-    with ThreadPoolExecutor(6) as pool:
-        received = list(pool.map(lambda array: host.infer(model, x=array)["y"], sent))
-
-    assert all(np.array_equal(*pair) for pair in zip(sent, received, strict=True))
-
-
-def test_plain_function_gets_one_batch_at_a_time(host):
-    meter = Meter()
-
-    def function(requests):
-        with meter:
-            return [{"y": request["x"]} for request in requests]
-
-    model = host.bind(function, max_batch_size=1)
-
-    assert answers_of(host, model, 16) == list(range(16))
-    assert (meter.most, meter.entries) == (1, 16)
 
 
 @pytest.mark.parametrize("decorate", [False, True], ids=["list", "batch"])
@@ -124,20 +42,6 @@ def test_instances_run_at_the_same_time(host, decorate):
 
     assert answers_of(host, model, 6) == list(range(6))
     assert host.statistics(model)["execution_count"] == 6
-
-
-def test_two_models_run_at_the_same_time(host):
-    meeting = threading.Barrier(2, timeout=DEADLINE_S)
-
-    def function(requests):
-        meeting.wait()
-        return [{"y": request["x"]} for request in requests]
-
-    models = [host.bind(function), host.bind(function)]
-    with ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(lambda model: host.infer(model, x=ONE)["y"].item(), models))
-
-    assert answers == [1, 1]
 
 
 def test_model_that_hangs_holds_up_nothing_else(host):

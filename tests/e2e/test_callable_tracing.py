@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,7 +15,6 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from pytriton.decorators import batch
 from pytriton.model_config import Tensor
 from pytriton.proxy import telemetry
 from pytriton.triton import Triton, TritonConfig
@@ -142,30 +140,6 @@ def test_grpc_request_is_traced_under_the_span_of_its_client(host, spans):
 
     (span,) = spans.wait_for(1).values()
     assert_under_client(span)
-
-
-def test_request_opens_spans_under_its_own(host, spans):
-    def step(requests):
-        with requests[0].traced_span("step"):
-            return double(requests)
-
-    post(host, host.bind(step))
-
-    by_name = spans.wait_for(2)
-    own, inner = by_name["proxy_inference_callable"], by_name["step"]
-    assert inner.parent.span_id == own.context.span_id
-
-
-def test_batch_decorator_opens_a_span_for_its_function(host, spans):
-    @batch
-    def doubled(x):
-        return {"y": 2 * x}
-
-    post(host, host.bind(doubled))
-
-    own = spans.wait_for(2).pop("proxy_inference_callable")
-    (inner,) = (span for span in spans.wait_for(2).values() if span.name != own.name)
-    assert inner.parent.span_id == own.context.span_id
 
 
 def test_span_of_a_callable_that_raises_ends_with_its_error(host, spans):
@@ -294,31 +268,6 @@ def test_generate_is_traced(host, spans):
     assert_under_client(spans.wait_for(1).popitem()[1])
 
 
-def test_request_without_a_client_span_is_not_traced_at_rate_zero(host, spans):
-    seen = []
-
-    def look(requests):
-        seen.append(requests[0].span)
-        return double(requests)
-
-    post(host, host.bind(look), headers={})
-
-    assert seen == [None]
-
-
-def test_request_whose_client_does_not_sample_is_not_traced(host, spans):
-    seen = []
-
-    def look(requests):
-        seen.append(requests[0].span)
-        return double(requests)
-
-    traceparent = TRACEPARENT["traceparent"].removesuffix("01") + "00"
-    post(host, host.bind(look), {"traceparent": traceparent})
-
-    assert seen == [None]
-
-
 def bind_traced(trace_config, server_config=None) -> None:
     row = {"dtype": np.float32, "shape": (-1,)}
     tensors = [Tensor(name="x", **row)], [Tensor(name="y", **row)]
@@ -336,14 +285,6 @@ def test_bind_makes_the_tracer_of_the_process(monkeypatch, server_config, config
     assert tracer is not None
     bind_traced(OTLP)
     assert telemetry.get_telemetry_tracer() is tracer
-
-
-def test_bind_names_what_to_install_for_opentelemetry(monkeypatch):
-    monkeypatch.setattr(telemetry, "_tracer", None)
-    monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
-
-    with pytest.raises(ImportError, match="pip install opentelemetry-api"):
-        bind_traced(OTLP)
 
 
 def test_bind_takes_settings_of_tritons_own_tracing(monkeypatch):

@@ -30,6 +30,7 @@ OPTIONS = {
     "priority": {"priority": 1, "timeout": 60_000_000},
     "headers": {"headers": {"authorization": "Bearer abc"}, "names_outputs": True},
 }
+OPTIONS["everything"] = {name: value for each in OPTIONS.values() for name, value in each.items()}
 # What is sent is the same for all clients of a protocol, but for a few headers.
 OFTEN_SENT = ("default", "id")
 

@@ -7,19 +7,17 @@ import contextlib
 import http.client
 import os
 import signal
-import threading
 
 import numpy as np
 import psutil
 import pytest
 
-from pytriton.client import DecoupledModelClient, ModelClient
 from pytriton.exceptions import PyTritonRuntimeError
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.triton import RemoteTriton, Triton, TritonConfig, TritonSecurityConfig
 from tests.e2e.conftest import new_ports
 from tests.e2e.grpc_infer import GrpcCaller
-from tests.e2e.http_client import call, infer, infer_json
+from tests.e2e.http_client import infer, infer_json
 from tests.e2e.load import ConstantLoad
 from tests.e2e.scripts import SERVE, own_servers
 from tests.e2e.waiting import DEADLINE_S, eventually
@@ -129,55 +127,6 @@ def test_clients_of_both_protocols_are_served_by_two_processes(served):
     assert infer_json(served.port, "Model", {"x": x}).json["outputs"][0]["data"] == [1, 2, 3, 4, 5]
     with GrpcCaller(served.grpc_port) as caller:
         assert caller.infer("Model", {"x": x})["y"].tolist() == (x + 1).tolist()
-
-
-def test_many_clients_at_once_get_their_own_answers(served):
-    served.bind(max_batch_size=64)
-    wrong = []
-
-    def ask(number):
-        with ModelClient(f"localhost:{served.port}", "Model") as client:
-            for step in range(40):
-                value = 1000.0 * number + step
-                answer = client.infer_sample(np.array([value], np.float32))["y"]
-                if answer.tolist() != [value + 1]:
-                    wrong.append((value, answer))
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-
-    assert wrong == []
-    (stats,) = served_statistics(served)
-    assert stats["inference_count"] == 320
-
-
-def served_statistics(served):
-    token = {"triton-access-token": served.triton.get_access_token() or ""}
-    return call(served.port, "/v2/models/Model/stats", headers=token).json["model_stats"]
-
-
-@pytest.mark.parametrize("size", [10, 100_000, 20_000_000])
-def test_tensors_of_any_size_pass(served, size):
-    served.bind(max_batch_size=4)
-    x = np.arange(size, dtype=np.float32)[None]
-    with GrpcCaller(served.grpc_port) as caller:
-        over_grpc = caller.infer("Model", {"x": x})["y"]
-    over_http = infer(served.port, "Model", {"x": x})["y"]
-
-    assert (over_grpc == x + 1).all()
-    assert (over_http == x + 1).all()
-
-
-def test_streams_of_decoupled_models_are_whole(served):
-    served.bind(function=count, decoupled=True, batching=False)
-    address = f"grpc://localhost:{served.grpc_port}"
-    with DecoupledModelClient(address, "Model") as client:
-        for length in (0, 1, 64, 1000):
-            answers = client.infer_sample(np.array([length], np.float32))
-            assert [each["y"].item() for each in answers] == list(range(length))
 
 
 def test_second_server_on_the_port_is_refused(served):

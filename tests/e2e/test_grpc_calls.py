@@ -18,8 +18,6 @@ from tests.differential.grpc_case import SERVICE
 from tests.e2e.grpc_server import add_sub_inputs, grpc_server, tensor
 from tests.e2e.waiting import DEADLINE_S, eventually
 
-SERVING = b"\x08\x01"
-
 
 @pytest.fixture(scope="module")
 def running():
@@ -39,67 +37,6 @@ def server(running):
 def channel(server):
     with grpc.insecure_channel(server.address) as opened:
         yield opened
-
-
-def gated_request() -> bytes:
-    request = service_pb2.ModelInferRequest(model_name="gated")
-    request.inputs.add(name="x", datatype="FP32", shape=[1])
-    request.raw_input_contents.append(np.float32(1).tobytes())
-    return request.SerializeToString()
-
-
-def test_deadline_ends_a_call_that_waits(server, channel):
-    with pytest.raises(grpc.RpcError) as failure:
-        channel.unary_unary(f"{SERVICE}/ModelInfer")(gated_request(), timeout=0.3)
-
-    assert failure.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-
-
-def test_cancelled_call_that_is_queued_never_runs(server, channel):
-    infer = channel.unary_unary(f"{SERVICE}/ModelInfer")
-    with triton_grpc.InferenceServerClient(server.address) as client:
-
-        def account():
-            return client.get_inference_statistics("gated").model_stats[0].inference_stats
-
-        first = infer.future(gated_request(), timeout=DEADLINE_S)
-        assert server.entered.acquire(timeout=DEADLINE_S)
-        failed = account().fail.count
-        # On one connection calls arrive in order, so the second has when a third is answered.
-        second = infer.future(gated_request(), timeout=DEADLINE_S)
-        channel.unary_unary(f"{SERVICE}/ServerLive")(b"", timeout=DEADLINE_S)
-
-        second.cancel()
-
-        assert eventually(lambda: account().fail.count == failed + 1)
-        server.gate.set()
-        assert first.result() is not None
-    assert not server.entered.acquire(blocking=False)
-
-
-def test_unknown_method_is_unimplemented(channel):
-    with pytest.raises(grpc.RpcError) as failure:
-        channel.unary_unary(f"{SERVICE}/Nothing")(b"")
-
-    assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
-def test_health_watch_tells_the_status_at_once(channel):
-    call = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=DEADLINE_S)
-
-    assert next(call) == SERVING
-    call.cancel()
-
-
-@pytest.mark.parametrize("version", ["v1", "v1alpha"])
-def test_reflection_lists_the_services(channel, version):
-    path = f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
-    list_services = b"\x3a\x01*"
-
-    (answer,) = channel.stream_stream(path)(iter([list_services]), timeout=DEADLINE_S)
-
-    assert b"inference.GRPCInferenceService" in answer
-    assert b"grpc.health.v1.Health" in answer
 
 
 @pytest.mark.parametrize("level", ["low", "high"])
@@ -163,15 +100,6 @@ def test_server_that_stops_finishes_what_runs(server):
     result, error = answers[0]
     assert error is None
     assert result.as_numpy("y").item() == 4.0
-
-
-@pytest.mark.skipif(shutil.which("nghttp") is None, reason="nghttp is not installed")
-def test_nghttp_sees_a_method_that_is_not_allowed(server):
-    seen = subprocess.run(
-        ["nghttp", "-v", f"http://{server.address}/"], capture_output=True, text=True, check=True
-    )
-
-    assert ":status: 405" in seen.stdout
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from base64 import b64encode
 
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.grpc.aio as triton_aio
-from tritonclient.utils import InferenceServerException
 
 from tests.e2e.grpc_server import add_sub_inputs, bytes_input, grpc_server, tensor
 from tests.e2e.waiting import DEADLINE_S
@@ -60,15 +58,6 @@ def test_inference_answers_with_id_and_outputs(client):
     assert not result.get_response().parameters
 
 
-def test_only_the_requested_outputs_are_sent(client):
-    outputs = [triton_grpc.InferRequestedOutput("sub")]
-
-    result = client.infer("add_sub", add_sub_inputs(), outputs=outputs)
-
-    assert result.as_numpy("add") is None
-    assert result.as_numpy("sub").tolist() == [[-1.0]]
-
-
 def test_statistics_count_what_was_inferred(client):
     before = client.get_inference_statistics("add_sub").model_stats[0].inference_count
 
@@ -84,28 +73,6 @@ def test_repository_index_lists_the_models(client):
     index = client.get_model_repository_index()
 
     assert "add_sub" in [model.name for model in index.models if model.state == "READY"]
-
-
-def test_what_is_not_served_says_so(client):
-    with pytest.raises(InferenceServerException, match="GPUs not supported") as failure:
-        client.register_cuda_shared_memory("r", b64encode(bytes(64)), 0, 4)
-
-    assert failure.value.status() == "StatusCode.INVALID_ARGUMENT"
-
-
-def test_errors_carry_status_and_text(client):
-    with pytest.raises(InferenceServerException) as failure:
-        client.infer("nobody", add_sub_inputs())
-
-    assert failure.value.status() == "StatusCode.NOT_FOUND"
-    assert failure.value.message() == "Request for unknown model: 'nobody' is not found"
-
-
-def test_decoupled_model_needs_a_stream(client):
-    with pytest.raises(InferenceServerException, match="decoupled") as failure:
-        client.infer("count", [tensor("x", np.array([1], np.int32))])
-
-    assert failure.value.status() == "StatusCode.UNIMPLEMENTED"
 
 
 def test_many_requests_in_flight_are_all_answered(client):

@@ -8,13 +8,12 @@ import subprocess
 
 import grpc
 import grpc.aio
-import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
 from pytriton.triton import TritonSecurityConfig
-from tests.e2e.grpc_server import add_sub_inputs, grpc_server, tensor
+from tests.e2e.grpc_server import add_sub_inputs, grpc_server
 
 TOKEN = "let-me-in"
 HEADER = "triton-grpc-protocol-triton-access-token"
@@ -82,15 +81,6 @@ def tls_client(server, certificates, *, with_certificate=False):
 def test_encrypted_server_is_reached_with_its_authority(tls_server, certificates):
     with tls_client(tls_server, certificates) as client:
         assert client.infer("add_sub", add_sub_inputs()).as_numpy("add").item() == 3.0
-
-
-def test_large_tensors_pass_encryption(tls_server, certificates):
-    array = np.arange(16 << 20, dtype=np.uint32).astype(np.uint8)
-
-    with tls_client(tls_server, certificates) as client:
-        result = client.infer("identity", [tensor("x", array)])
-
-    assert np.array_equal(result.as_numpy("y"), array)
 
 
 def test_plain_client_is_not_served_by_an_encrypted_server(tls_server):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import shutil
 import subprocess
 import threading
@@ -118,83 +117,7 @@ def test_metrics_and_the_page_are_served(host):
     assert page == over_1
 
 
-def test_hundred_requests_at_once_have_their_own_answers(session, model):
-    path = f"/v2/models/{model}/infer"
-    sent = {
-        session.begin(
-            path, json_body({"x": np.array([[number]], np.float32)}, id=str(number))
-        ): number
-        for number in range(100)
-    }
-    session.await_all()
-
-    for stream_id, number in sent.items():
-        answer = session.answers[stream_id].json
-        assert answer["id"] == str(number)
-        assert answer["outputs"][0]["data"] == [2.0 * number]
-
-
-def test_window_of_one_byte_is_enough(host, model):
-    with Http2Session(host.port, window=1) as session:
-        answer = session.call(f"/v2/models/{model}/infer", json_body({"x": ONE}))
-
-    assert answer.json["outputs"][0]["data"] == [2.0]
-
-
-def test_client_that_resets_a_stream_cancels_its_request(host, session):
-    entered, is_cancelled = threading.Event(), threading.Event()
-
-    def count(requests):
-        try:
-            for number in range(1_000_000):
-                entered.set()
-                yield [{"y": np.array([number], np.float32)}]
-        finally:
-            is_cancelled.set()
-
-    model = host.bind(count, decoupled=True, batching=False)
-    stream_id = session.begin(f"/v2/models/{model}/generate_stream", b'{"x": [1]}')
-    while not (partial := session._partial[stream_id]).body:
-        session.read()
-    session.reset(stream_id)
-
-    assert partial.status == 200
-    assert is_cancelled.wait(DEADLINE_S)
-    assert session.call("/v2/health/live").status == 200
-
-
-def test_model_pauses_for_a_client_that_does_not_read(host):
-    """The other streams of the connection go on."""
-    made = []
-
-    def count(requests):
-        for number in range(20_000):
-            made.append(number)
-            yield [{"y": np.full(1000, number, np.float32)}]
-
-    model = host.bind(count, decoupled=True, batching=False)
-    with Http2Session(host.port, window=1000) as session:
-        slow = session.begin(f"/v2/models/{model}/generate_stream", b'{"x": [1]}')
-        session._h2.acknowledge_received_data = lambda *_: None
-        for _ in range(20):
-            assert session.call("/v2/health/live").status == 200
-        seen = len(session._partial[slow].body)
-
-    assert seen <= 1000
-    assert len(made) < 20_000
-
-
 # Tools
-
-
-@needs_curl
-def test_curl_infers(host, model):
-    url = f"http://127.0.0.1:{host.port}/v2/models/{model}/infer"
-    seen = curl("-w", "%{http_version} %{http_code}", "-d", json_body({"x": ONE}).decode(), url)
-    text, _, status = seen.rpartition(b"}")
-
-    assert status == b"2 200"
-    assert json.loads(text + b"}")["outputs"][0]["data"] == [2.0]
 
 
 @needs_curl
@@ -205,15 +128,6 @@ def test_curl_uploads_a_large_body_after_it_is_told_to_continue(host, model):
     seen = curl("-HExpect: 100-continue", *lines, "--data-binary", "@-", url, body=body)
 
     assert seen.endswith((np.arange(3_000_000, dtype=np.float32) * 2).tobytes())
-
-
-@needs_curl
-def test_curl_reads_a_stream_of_events(host, streaming):
-    url = f"http://127.0.0.1:{host.port}/v2/models/{streaming}/generate_stream"
-    seen = curl("-N", "-d", '{"text": "abc"}', url)
-    events = [json.loads(line[6:]) for line in seen.splitlines() if line.startswith(b"data: ")]
-
-    assert [event["out"] for event in events] == ["a", "b", "c"]
 
 
 @needs_nghttp
@@ -304,25 +218,3 @@ def test_server_that_stops_under_load_loses_no_request(run_triton, front_ends, m
             if answer.status == 200:
                 document = answer.json
                 assert document["outputs"][0]["data"] == [2.0 * float(document["id"])]
-
-
-@pytest.mark.parametrize("front_ends", [2])
-def test_front_ends_serve_http2(run_triton, front_ends, monkeypatch):
-    monkeypatch.setenv("PYTRITON_FRONTEND_PROCESSES", str(front_ends))
-    triton = run_triton()
-    row = {"dtype": np.float32, "shape": (-1,)}
-    triton.bind("double", double, [Tensor(name="x", **row)], [Tensor(name="y", **row)])
-    port = triton._config.http_port
-    large, headers = binary_body({"x": np.arange(300_000, dtype=np.float32)[None]})
-    for _ in range(6):
-        with Http2Session(port) as session:
-            for number in range(40):
-                body = json_body({"x": np.array([[number]], np.float32)}, id=str(number))
-                session.begin("/v2/models/double/infer", body)
-            session.await_all()
-            answers = [answer.json for answer in session.answers.values()]
-            answer = session.call("/v2/models/double/infer", large, headers)
-
-        assert all(each["outputs"][0]["data"] == [2.0 * int(each["id"])] for each in answers)
-        assert len(answers) == 40
-        assert answer.body.endswith((np.arange(300_000, dtype=np.float32) * 2).tobytes())

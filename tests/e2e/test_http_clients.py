@@ -77,19 +77,6 @@ def test_extreme_numbers_pass_in_every_form(host, client, dtype, binary_in, bina
     assert np.array_equal(received, sent)
 
 
-def test_half_precision_has_no_form_in_json(host, client):
-    model = echo_model(host, np.float16)
-    tensor = infer_input("x", np.ones((1, 1), np.float16), binary=True)
-
-    with pytest.raises(InferenceServerException) as failure:
-        client.infer(model, [tensor], outputs=[output("y", binary=False)])
-
-    assert failure.value.status() == "400"
-    assert failure.value.message() == (
-        "sending FP16 data via JSON is not supported. Please use the binary data format for output"
-    )
-
-
 @pytest.mark.parametrize("binary_in", [True, False], ids=["binary in", "json in"])
 @pytest.mark.parametrize("binary_out", [True, False], ids=["binary out", "json out"])
 def test_text_passes_in_every_form(host, client, binary_in, binary_out):
@@ -118,25 +105,6 @@ def test_forms_may_be_mixed_in_one_request(host, client):
 
     for name in "abc":
         assert np.array_equal(result.as_numpy(name), sent[name])
-
-
-def test_only_requested_outputs_come_back(host, client):
-    seen = []
-    tensors = [Tensor(name=name, dtype=np.float32, shape=(-1,)) for name in "ab"]
-
-    def record(requests):
-        seen.extend(request.requested_output_names for request in requests)
-        return [{"a": request["a"], "b": request["a"]} for request in requests]
-
-    model = host.bind(record, tensors[:1], tensors)
-    inputs = [infer_input("a", np.ones((1, 1), np.float32), binary=True)]
-
-    one = client.infer(model, inputs, outputs=[output("b", binary=True)]).get_response()
-    both = client.infer(model, inputs).get_response()
-
-    assert [item["name"] for item in one["outputs"]] == ["b"]
-    assert [item["name"] for item in both["outputs"]] == ["a", "b"]
-    assert [list(names) for names in seen] == [["b"], ["a", "b"]]
 
 
 def test_request_id_and_parameters_reach_their_ends(host, client):
@@ -192,19 +160,6 @@ def test_calls_beside_inference_answer(host, client):
     assert client.get_model_config(model)["max_batch_size"] == 4
     account = client.get_inference_statistics(model, headers=host.token)["model_stats"][0]
     assert account["name"] == model
-
-
-def test_error_of_the_server_is_the_error_of_the_client(host, client):
-    model = echo_model(host, np.float32)
-
-    with pytest.raises(InferenceServerException) as failure:
-        client.infer(model, [infer_input("x", np.ones((1, 1), np.int32), binary=True)])
-
-    assert failure.value.status() == "400"
-    assert failure.value.message() == (
-        f"[request id: <id_unknown>] inference input 'x' data-type is 'INT32', but model '{model}' "
-        "expects 'FP32'"
-    )
 
 
 def test_versions_are_served_side_by_side(host, client):

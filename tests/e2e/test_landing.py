@@ -135,17 +135,3 @@ def test_large_body_with_a_misspelt_input_is_refused(ports):
 
     assert answer.status == 400
     assert "no input 'exited', did you mean 'excited'?" in answer.json["error"]
-
-
-def test_names_are_secret_where_metadata_is_restricted():
-    triton, ports = start(0, ["metadata"])
-    try:
-        unknown = call(ports["http_port"], "/v2/models/gret/generate", b"{}")
-        documents = [call(ports["http_port"], path) for path in ("/", "/landing/models")]
-        page = call(ports["http_port"], "/greet", headers=HTML)
-    finally:
-        triton.stop()
-
-    assert unknown.json["error"] == "Request for unknown model: 'gret' is not found"
-    assert [answer.status for answer in documents] == [403, 403]
-    assert b"/v2/models/greet" not in page.body

@@ -15,7 +15,7 @@ from pytriton.model_config import ModelConfig, Tensor
 from pytriton.model_config.common import ModelWarmup, WarmupInput
 from pytriton.triton import Triton, TritonConfig
 from tests.e2e.conftest import new_ports
-from tests.e2e.http_client import call, infer, is_port_free, is_ready
+from tests.e2e.http_client import infer, is_port_free, is_ready
 from tests.e2e.scripts import GONE_WITHIN_S, own_servers
 from tests.e2e.waiting import DEADLINE_S, eventually
 
@@ -297,17 +297,6 @@ def test_model_that_cannot_be_loaded_does_not_spoil_the_object(ports):
         triton.stop()
 
 
-def test_unbound_model_is_gone_and_may_come_back(triton, bind, ports):
-    bind(times(2))
-    assert answer(ports) == 2
-    triton.unbind("Model")
-    assert call(ports["http_port"], "/v2/models/Model").status == 404
-    bind(times(3))
-
-    assert answer(ports) == 3
-    assert triton.is_alive()
-
-
 def test_hanging_callable_delays_a_stop_no_longer_than_the_exit_timeout(ports):
     entered, never = threading.Event(), threading.Event()
 
@@ -367,29 +356,3 @@ def test_request_in_flight_is_answered_before_the_stop(ports):
     stopper.join(DEADLINE_S)
 
     assert answers == [1]
-
-
-def test_large_answer_is_sent_whole_before_the_stop(ports):
-    triton = Triton(config=TritonConfig(**ports))
-    triton.bind("Model", times(1), [X], [Y])
-    triton.run()
-    array = np.arange(4 << 20, dtype=np.float32)[None]
-    with socket.create_connection(("127.0.0.1", ports["http_port"]), timeout=DEADLINE_S) as client:
-        head = (
-            f'{{"inputs":[{{"name":"x","shape":[1,{array.size}],"datatype":"FP32","parameters":'
-            f'{{"binary_data_size":{array.nbytes}}}}}],"parameters":{{"binary_data_output":true}}}}'
-        ).encode()
-        client.sendall(
-            b"POST /v2/models/Model/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n"
-            b"Inference-Header-Content-Length: %d\r\n\r\n" % (len(head) + array.nbytes, len(head))
-        )
-        client.sendall(head)
-        client.sendall(array.tobytes())
-        received = bytearray(client.recv(1 << 16))  # the rest waits in the server
-        stopper = threading.Thread(target=triton.stop)
-        stopper.start()
-        while piece := client.recv(1 << 20):
-            received += piece
-    stopper.join(DEADLINE_S)
-
-    assert received.endswith(array.tobytes())

@@ -100,20 +100,6 @@ def test_script_that_just_ends_stops_its_server(start_script):
     assert script.await_gone() == {}
 
 
-def test_exception_in_the_block_reaches_the_user_and_stops_the_server(start_script):
-    script = start_script(
-        """
-        with Triton() as triton:
-            triton.bind("Model", identity, [X], [Y])
-            raise KeyError("the user's own")
-        """,
-        quiet=True,
-    )
-
-    assert script.exit_code() == 1
-    assert script.await_gone() == {}
-
-
 def test_exit_without_cleaning_up_leaves_nothing_behind(start_script):
     script = start_script(
         """

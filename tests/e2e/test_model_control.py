@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 
 import numpy as np
 import pytest
@@ -15,9 +14,8 @@ from tritonclient.utils import InferenceServerException
 from pytriton.model_config import Tensor
 from pytriton.triton import RemoteTriton, Triton, TritonConfig
 from tests.e2e.conftest import new_ports
-from tests.e2e.http_client import infer_json
 from tests.e2e.http_client import is_ready as is_server_ready
-from tests.e2e.waiting import DEADLINE_S, eventually
+from tests.e2e.waiting import eventually
 
 pytestmark = pytest.mark.both_front_end_modes
 
@@ -109,44 +107,6 @@ def test_model_leaves_service_and_comes_back(control, double, ports):
     assert control.infer(double) == 2
 
 
-def test_unloaded_model_answers_what_it_has(control, triton, ports):
-    entered, opened = threading.Event(), threading.Event()
-
-    def slow(requests):
-        entered.set()
-        assert opened.wait(DEADLINE_S)
-        return [{"y": request["x"]} for request in requests]
-
-    triton.bind("slow", slow, [X], [Y])
-    answers = []
-    client = threading.Thread(
-        target=lambda: answers.append(infer_json(ports["http_port"], "slow", {"x": ONE}).status)
-    )
-    client.start()
-    try:
-        assert entered.wait(DEADLINE_S)
-        control.unload("slow")
-        assert control.index() == [("slow", "UNLOADING", "")]
-        assert "has no available versions" in error(control.infer, "slow")
-    finally:
-        opened.set()
-        client.join(DEADLINE_S)
-
-    assert answers == [200]
-    assert eventually(lambda: control.index() == [("slow", "UNAVAILABLE", "unloaded")])
-    triton.unbind("slow")
-    assert control.index() == []
-
-
-def test_unloaded_model_can_be_bound_anew(control, triton, double):
-    control.unload(double)
-    triton.unbind(double)
-    assert control.index() == []
-    triton.bind("double", lambda requests: [{"y": it["x"] * 3} for it in requests], [X], [Y])
-
-    assert control.infer(double) == 3
-
-
 def test_models_of_another_process_are_controlled_as_well(control, triton, ports):
     url = f"http://127.0.0.1:{ports['http_port']}"
     with RemoteTriton(url=url, access_token=triton.get_access_token()) as remote:
@@ -160,31 +120,9 @@ def test_models_of_another_process_are_controlled_as_well(control, triton, ports
     assert eventually(lambda: control.index() == [])
 
 
-def test_what_cannot_be_done_is_refused(control, double):
-    control.unload("nobody")
-
-    assert error(control.load, "nobody") == (
-        "failed to load 'nobody', failed to poll from model repository"
-    )
-    assert "come from the process that bound it, got config" in error(
-        control.load, double, config="{}"
-    )
-    assert "got config, file:1/model.py" in error(
-        control.load, double, config="{}", files={"file:1/model.py": b"x"}
-    )
-    assert control.infer(double) == 2
-
-
 def test_control_needs_the_token(control, double):
     control.headers = {}
 
     for action in (control.load, control.unload):
         assert "is restricted, expecting header" in error(action, double)
     assert control.infer(double) == 2
-
-
-def test_control_is_among_the_extensions(control):
-    metadata = control.client.get_server_metadata()
-    extensions = metadata["extensions"] if control.is_http else metadata.extensions
-
-    assert "model_repository" in extensions

@@ -4,18 +4,16 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from pytriton.model_config import DynamicBatcher
-from pytriton.model_config.common import QueuePolicy, TimeoutAction
-from tests.e2e.http_client import InferFailedError, infer, json_body
+from pytriton.model_config.common import QueuePolicy
+from tests.e2e.http_client import InferFailedError, json_body
 from tests.e2e.queueing import Backlog, Gate
-from tests.e2e.waiting import DEADLINE_S, eventually
+from tests.e2e.waiting import DEADLINE_S
 
 
 def bind_gate(host, gate, max_batch_size=1, **batcher):
@@ -63,38 +61,6 @@ def test_timeout_fires_while_the_instance_is_busy(host):
     assert host.metric("nv_inference_request_failure", model, reason="REJECTED") == 1
 
 
-def test_request_may_shorten_its_timeout_where_that_is_allowed(host):
-    gate = Gate()
-    policy = QueuePolicy(default_timeout_microseconds=600_000_000, allow_timeout_override=True)
-    model = bind_gate(host, gate, default_queue_policy=policy)
-    with Backlog(host, model, gate) as backlog:
-        patient = backlog.send(1)
-        hasty = backlog.send(2, parameters={"timeout": 100_000}, is_queued=False)
-        failure = failure_of(hasty)
-        assert not patient.done()
-        backlog.open()
-
-        assert patient.result()["y"] == 1
-    assert failure == (503, "Request timeout expired")
-    assert gate.values == [[-1], [1]]
-
-
-def test_late_request_may_be_put_back_instead(host):
-    gate = Gate()
-    policy = QueuePolicy(TimeoutAction.DELAY, 600_000_000, allow_timeout_override=True)
-    levels = {1: policy, 2: QueuePolicy()}
-    model = bind_gate(
-        host, gate, priority_levels=2, default_priority_level=1, priority_queue_policy=levels
-    )
-    with Backlog(host, model, gate) as backlog:
-        late = backlog.send(1, parameters={"timeout": 1})  # late as soon as it waits
-        fresh = backlog.send(2)
-        backlog.open()
-
-        assert (late.result()["y"], fresh.result()["y"]) == (1, 2)
-    assert gate.values == [[-1], [2], [1]]
-
-
 def test_urgent_requests_go_first(host):
     gate = Gate()
     model = bind_gate(host, gate, priority_levels=3, default_priority_level=2)
@@ -104,35 +70,6 @@ def test_urgent_requests_go_first(host):
 
     # 0 and what is out of range mean the default level; within a level the order is kept.
     assert gate.values == [[-1], [2], [5], [1], [3], [6], [0], [4]]
-
-
-@pytest.mark.parametrize("is_ordered", [True, False])
-def test_answers_keep_the_order_of_requests_when_asked(host, is_ordered):
-    first_is_in, first_may_end = threading.Event(), threading.Event()
-
-    def function(requests):
-        if requests[0]["x"].item() == 1:
-            first_is_in.set()
-            first_may_end.wait(DEADLINE_S)
-        return [{"y": request["x"]} for request in requests]
-
-    batcher = DynamicBatcher(preserve_ordering=is_ordered)
-    model = host.bind([function, function], max_batch_size=1, batcher=batcher)
-    with ThreadPoolExecutor(2) as pool:
-        slow = pool.submit(host.infer, model, x=np.array([[1]], np.float32))
-        assert first_is_in.wait(DEADLINE_S)
-        quick = pool.submit(host.infer, model, x=np.array([[2]], np.float32))
-        # The second instance has done its work, and the server has the answer.
-        assert eventually(lambda: host.statistics(model)["inference_count"] == 1)
-        if is_ordered:
-            assert host.get("/v2/health/live").status == 200
-            assert not quick.done()
-        else:
-            assert quick.result(DEADLINE_S)["y"] == 2
-        assert not slow.done()
-        first_may_end.set()
-
-        assert (slow.result()["y"], quick.result()["y"]) == (1, 2)
 
 
 def test_request_of_a_client_that_left_never_reaches_the_callable(host):
@@ -154,34 +91,3 @@ def test_request_of_a_client_that_left_never_reaches_the_callable(host):
         assert kept.result()["y"] == 2
     assert gate.values == [[-1], [1], [2]]
     assert host.metric("nv_inference_request_failure", model, reason="CANCELED") == 1
-
-
-def test_room_of_a_client_that_left_is_free_again(host):
-    gate = Gate()
-    model = bind_gate(host, gate, default_queue_policy=QueuePolicy(max_queue_size=1))
-    body = json_body({"x": np.array([[7]], np.float32)})
-    head = (
-        f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    with Backlog(host, model, gate) as backlog:
-        for _ in range(5):
-            with socket.create_connection(("127.0.0.1", host.port), timeout=DEADLINE_S) as client:
-                client.sendall(head.encode() + body)
-                backlog.await_pending(1)
-            backlog.await_pending(0)
-        backlog.send(3)
-
-    assert gate.values == [[-1], [3]]
-
-
-def test_wrong_priority_is_an_error_in_tritons_words(host):
-    model = host.bind(lambda requests: requests)
-
-    with pytest.raises(InferFailedError) as failure:
-        infer(host.port, model, {"x": np.ones((1, 1), np.float32)}, parameters={"priority": "high"})
-
-    assert failure.value.status == 500
-    assert failure.value.text == (
-        "Unable to parse 'priority': attempt to access JSON non-unsigned-integer as "
-        "unsigned-integer"
-    )

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from pytriton.decorators import batch
-from pytriton.exceptions import PyTritonError
 from pytriton.model_config import ModelConfig, RateLimiter, RateLimiterResource, Tensor
 from tests.e2e.http_client import infer
 
@@ -56,14 +55,3 @@ def test_bound_functions_that_share_a_resource_never_run_at_the_same_time(run_tr
         answers = list(pool.map(ask, range(60)))
 
     assert answers == list(range(60))
-
-
-def test_function_that_could_never_run_is_not_bound(run_triton, ports, gate):
-    triton = run_triton(rate_limit="execution_count", rate_limit_resource=["R:2"], **ports)
-    with pytest.raises(PyTritonError, match=r'"R" is limited to 2 .* required count is 3'):
-        bind(triton, "large", gate, 3)
-    bind(triton, "small", gate, 2)
-    triton.unbind("small")
-    bind(triton, "small", gate, 2)
-
-    assert infer(ports["http_port"], "small", {"x": np.ones((1, 1), np.float32)})["y"] == 1

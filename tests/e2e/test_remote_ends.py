@@ -190,18 +190,6 @@ def test_child_is_told_that_it_cannot_bind_for_its_parent(binders, host):
     assert ask(host.port, 4) == 8
 
 
-def test_hanging_callable_holds_nobody_else_up(binders, host):
-    script = binders.start_ready()
-    with ThreadPoolExecutor(1) as threads:
-        hanging = threads.submit(ask_alone, host.port, HANGS)
-        assert script.process.stdout.readline() == b"hanging\n"
-        assert ask(host.port, 3, "Local") == 3
-        assert is_ready(host.port, "Remote")
-        script.process.kill()
-
-        assert "its process ended" in hanging.result()
-
-
 def test_server_keeps_nothing_of_those_who_left(binders, host):
     server = server_process()
     for _ in range(3):  # what is kept for good is made in the first rounds

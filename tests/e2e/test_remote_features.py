@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ import pytest
 from pytriton.client import DecoupledModelClient, ModelClient
 from pytriton.decorators import batch
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.model_config import DynamicBatcher, SequenceBatcher, SequenceState, Tensor
+from pytriton.model_config import SequenceBatcher, SequenceState, Tensor
 from pytriton.model_config.common import ModelWarmup, WarmupInput
 from pytriton.triton import RemoteTriton, Triton, TritonConfig
 from tests.e2e.conftest import new_ports
@@ -63,54 +61,6 @@ def test_decoupled_models_stream(host):
     assert answers == [3, 2, 1]
 
 
-def test_coroutines_overlap(host):
-    arrived = []
-    complete = asyncio.Event()
-
-    async def meet(requests):
-        arrived.extend(requests)
-        if len(arrived) == 3:
-            complete.set()
-        await complete.wait()
-        return [{"y": request["x"]} for request in requests]
-
-    name = host.bind(meet, max_batch_size=1)
-    with ThreadPoolExecutor(3) as threads:
-        answers = list(threads.map(lambda _: host.infer(name, x=ONE)["y"].item(), range(3)))
-
-    assert answers == [1, 1, 1]
-
-
-def test_instances_work_side_by_side(host):
-    barrier = threading.Barrier(2)
-
-    def meet(requests):
-        barrier.wait(DEADLINE_S)
-        return [{"y": request["x"]} for request in requests]
-
-    name = host.bind([meet, meet], max_batch_size=1)
-    with ThreadPoolExecutor(2) as threads:
-        answers = list(threads.map(lambda _: host.infer(name, x=ONE)["y"].item(), range(2)))
-
-    assert answers == [1, 1]
-
-
-def test_requests_are_batched(host):
-    model = Counting()
-    model.opened.clear()
-    name = host.bind(model, max_batch_size=8, batcher=DynamicBatcher())
-    with ThreadPoolExecutor(5) as threads:
-        first = threads.submit(host.infer, name, x=ONE)
-        assert eventually(lambda: model.sizes == [1])
-        others = [threads.submit(host.infer, name, x=ONE) for _ in range(4)]
-        assert eventually(lambda: host.metric("nv_inference_pending_request_count", name) == 4)
-        model.opened.set()
-        answers = [each.result()["y"].item() for each in (first, *others)]
-
-    assert answers == [2] * 5
-    assert model.sizes == [1, 4]
-
-
 def test_models_are_warmed_up_before_they_are_served(host):
     model = Counting()
     warmup = ModelWarmup(
@@ -132,18 +82,6 @@ def test_answers_are_cached(host):
     assert answers == [2, 2, 2]
     assert model.sizes == [1]
     assert host.statistics(name)["inference_stats"]["cache_hit"]["count"] == 2
-
-
-def test_strict_models_are_held_to_their_outputs(host):
-    @batch
-    def wrong(x):
-        return {"y": x.astype(np.float64)}
-
-    name = host.bind(wrong, *ROWS, strict=True, max_batch_size=4)
-    status, text = host.error(name, x=ONE)
-
-    assert status == 500
-    assert "float64" in text
 
 
 def test_unrecoverable_error_ends_the_binder_and_not_the_server(run_triton, ports):

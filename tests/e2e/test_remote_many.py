@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 
 import numpy as np
 import pytest
 
 from pytriton.model_config import Tensor
-from pytriton.runtime.transport import rendezvous
 from tests.e2e.binders import binders_of, server_process
 from tests.e2e.http_client import infer, is_ready
-from tests.e2e.waiting import DEADLINE_S, eventually
+from tests.e2e.waiting import eventually
 
 X, Y = (Tensor(name=name, dtype=np.float32, shape=(1,)) for name in "xy")
 ONE = {"x": np.ones((1, 1), np.float32)}
@@ -43,16 +41,6 @@ def test_many_processes_bind_at_once(binders, host):
 
     assert eventually(lambda: not any(is_ready(host.port, name) for name in names[::2]))
     assert all(is_ready(host.port, name) for name in names[1::2])
-
-
-def test_connections_that_say_nothing_keep_nobody_out(binders, host):
-    with contextlib.ExitStack() as stack:
-        for _ in range(100):
-            stack.enter_context(rendezvous.connect(host.port, DEADLINE_S))
-        with binders.here() as remote:
-            remote.bind("Remote", twice, [X], [Y])
-
-            assert infer(host.port, "Remote", ONE)["y"].item() == 2
 
 
 def bind_and_unbind(remote):

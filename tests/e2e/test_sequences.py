@@ -116,68 +116,6 @@ def test_controls_are_arguments(host):
     assert [tensor["name"] for tensor in metadata["inputs"]] == ["x"]
 
 
-def test_initial_states_and_growing_states(host):
-    initial = np.array([1.0, 2.0], np.float32)
-    state = SequenceState("seen", "seen_next", np.float32, (-1,), initial)
-
-    @batch
-    def append(x, seen):
-        seen = np.concatenate([seen, x], axis=1)
-        return {"y": seen, "seen_next": seen}
-
-    model = host.bind(
-        append,
-        [X],
-        [Tensor(name="y", dtype=np.float32, shape=(-1,))],
-        sequence=Sequences(states=[state]),
-    )
-    answers = [step(host, model, 1, 3, start=True), step(host, model, 1, 4, end=True)]
-
-    assert answers == [{"y": [1, 2, 3]}, {"y": [1, 2, 3, 4]}]
-
-
-def test_growing_states_of_different_sizes_are_not_joined(host):
-    state = SequenceState("seen", "seen_next", np.float32, (-1,), np.zeros((0,)))
-
-    @batch
-    def append(x, seen):
-        seen = np.concatenate([seen, x], axis=1)
-        return {"y": seen.sum(axis=1, keepdims=True), "seen_next": seen}
-
-    sequence = Sequences(OldestStrategy(16), states=[state])
-    model = host.bind(append, [X], [Y], sequence=sequence, max_batch_size=16)
-
-    def run(number):
-        return [
-            step(host, model, number, 1, start=not index, end=index == number)["y"][0]
-            for index in range(number + 1)
-        ]
-
-    with ThreadPoolExecutor(8) as threads:
-        sums = list(threads.map(run, range(1, 9)))
-
-    assert sums == [list(range(1, number + 2)) for number in range(1, 9)]
-
-
-def test_large_states_are_passed_on(host):
-    state = SequenceState("memory", "memory_next", np.float32, (1 << 18,))
-
-    @batch
-    def add(x, memory):
-        memory = memory + x
-        return {"y": memory.sum(axis=1, keepdims=True) / memory.shape[1], "memory_next": memory}
-
-    model = host.bind(add, [X], [Y], sequence=Sequences(states=[state]), max_batch_size=4)
-
-    def run(number):
-        return [step(host, model, number, number, start=not index)["y"] for index in range(5)]
-
-    with ThreadPoolExecutor(4) as threads:
-        sums = list(threads.map(run, range(1, 5)))
-
-    assert sums == [[[number * count] for count in range(1, 6)] for number in range(1, 5)]
-
-
 def test_clients_see_states_that_are_outputs_and_requested(host):
     total = Tensor(name="sum_out", dtype=np.float32, shape=(1,))
     model = host.bind(accumulate, [X], [Y, total], sequence=Sequences(states=[SUM]))
@@ -189,36 +127,6 @@ def test_clients_see_states_that_are_outputs_and_requested(host):
     assert step(host, hidden, 1, 2, start=True, outputs=["sum_out"]) == (
         400, f"unexpected inference output 'sum_out' for model '{hidden}'",
     )  # fmt: skip
-
-
-def test_a_wrong_state_is_an_error_and_the_sequence_goes_on(host):
-    wrong = np.zeros((1, 2), np.float32)
-
-    @batch
-    def sometimes_wrong(x, sum_in):
-        return {"y": x + sum_in, "sum_out": wrong if x[0, 0] < 0 else x + sum_in}
-
-    model = host.bind(sometimes_wrong, [X], [Y], sequence=Sequences(states=[SUM]))
-    step(host, model, 1, 2, start=True)
-    status, text = step(host, model, 1, -1)
-
-    assert status == 500
-    assert f"state 'sum_out' of model '{model}' has shape [1, 2], expected [1, 1]" in text
-    assert step(host, model, 1, 3) == {"y": [5]}
-
-
-def test_an_error_of_the_function_leaves_the_state(host):
-    @batch
-    def fails(x, sum_in):
-        if x[0, 0] < 0:
-            raise ValueError("negative")
-        return {"y": x + sum_in, "sum_out": x + sum_in}
-
-    model = host.bind(fails, [X], [Y], sequence=Sequences(states=[SUM]))
-    step(host, model, 1, 2, start=True)
-
-    assert step(host, model, 1, -1)[0] == 500
-    assert step(host, model, 1, 3) == {"y": [5]}
 
 
 def test_sequences_without_batching(host):
@@ -237,15 +145,6 @@ def test_sequences_without_batching(host):
         return answer.json["outputs"][0]["data"]
 
     assert [send(1, sequence_start=True), send(2), send(3, sequence_end=True)] == [[1], [3], [6]]
-
-
-def test_generated_ids_make_each_request_a_sequence(host):
-    sequence = Sequences(states=[SUM], generate_ids=True)
-    model = host.bind(accumulate, [X], [Y], sequence=sequence)
-
-    assert [host.infer(model, x=np.array([[4]], np.float32))["y"].item() for _ in range(3)] == [
-        4
-    ] * 3
 
 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import http.client
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ import tritonclient.grpc as triton_grpc
 from opentelemetry import trace
 
 from pytriton.model_config import Tensor
-from pytriton.model_config.common import DynamicBatcher, QueuePolicy, TimeoutAction
 from pytriton.proxy import telemetry
 from pytriton.triton import Triton, TritonConfig
 from tests.e2e import http_client
@@ -180,89 +177,9 @@ def test_failure_is_the_status_of_all_spans(host, caller, collector):
         assert "ValueError: no luck" in span.error
 
 
-def test_answer_from_the_cache_has_no_compute_span(host, collector):
-    name = host.bind(double, response_cache=True)
-    first, second = Caller(), Caller()
-    first.post(host, name)
-    collector.trace(first.trace_id, 4)
-
-    assert second.post(host, name).status == 200
-    assert set(collector.trace(second.trace_id, 2)) == {"InferRequest", name}
-
-
-def test_request_that_does_not_fit_its_model_has_spans_with_the_reason(host, caller, collector):
-    name = host.bind(double)
-    assert caller.post(host, name, body=http_client.json_body({"z": ROW})).status == 400
-
-    spans = collector.trace(caller.trace_id, 2)
-    assert {span.error for span in spans.values()} == {
-        f"unexpected inference input 'z' for model '{name}'. Its input(s) are ['x']."
-    }
-
-
-def test_request_that_waits_too_long_has_spans_with_the_reason(host, collector):
-    entered, go_on = threading.Event(), threading.Event()
-
-    def wait(requests):
-        entered.set()
-        assert go_on.wait(DEADLINE_S)
-        return double(requests)
-
-    policy = QueuePolicy(timeout_action=TimeoutAction.REJECT, default_timeout_microseconds=200_000)
-    batcher = DynamicBatcher(default_queue_policy=policy)
-    name = host.bind(wait, batcher=batcher, max_batch_size=1)
-    late = Caller()
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(Caller().post, host, name)
-        assert entered.wait(DEADLINE_S)
-        assert late.post(host, name).status == 503
-        go_on.set()
-        assert first.result().status == 200
-
-    spans = collector.trace(late.trace_id, 2)
-    assert {span.error for span in spans.values()} == {"Request timeout expired"}
-
-
-def test_client_that_goes_away_leaves_spans_that_say_so(host, caller, collector):
-    entered, go_on = threading.Event(), threading.Event()
-
-    def wait(requests):
-        entered.set()
-        assert go_on.wait(DEADLINE_S)
-        return double(requests)
-
-    name = host.bind(wait)
-    connection = http.client.HTTPConnection("127.0.0.1", host.port, timeout=DEADLINE_S)
-    connection.request("POST", f"/v2/models/{name}/infer", BODY, caller.headers)
-    assert entered.wait(DEADLINE_S)
-    connection.close()
-    host.settle()  # the server has seen that
-    go_on.set()
-
-    spans = collector.trace(caller.trace_id, 4)
-    assert {span.error for span in spans.values()} == {"the request was cancelled"}
-
-
 def bind(triton):
     row = {"dtype": np.float32, "shape": (-1,)}
     triton.bind("M", double, [Tensor(name="x", **row)], [Tensor(name="y", **row)])
-
-
-def test_every_nth_request_is_traced_whatever_its_protocol(run_triton):
-    with Collector() as collector:
-        triton = run_triton(trace_config=[*collector.settings, "rate=2"])
-        bind(triton)
-        ports = triton._config
-        for _ in range(3):
-            http_client.infer(ports.http_port, "M", {"x": ROW})
-        with triton_grpc.InferenceServerClient(f"127.0.0.1:{ports.grpc_port}") as client:
-            client.infer("M", [grpc_input()])
-        triton.stop()
-
-        outer = [span for span in collector.spans if span.name == "InferRequest"]
-        assert [span.events[3] for span in outer] == ["HTTP_SEND_START", "GRPC_SEND_START"]
-        assert {span.parent_id for span in outer} == {""}
-        assert len({span.trace_id for span in outer}) == 2
 
 
 def test_last_spans_are_sent_when_the_server_stops(run_triton):

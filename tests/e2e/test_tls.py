@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import http.client
 import os
-import pathlib
 import shutil
 import signal
 import socket
@@ -33,7 +32,6 @@ from pytriton.client import (
 )
 from pytriton.client.exceptions import PyTritonClientError
 from pytriton.decorators import batch
-from pytriton.exceptions import PyTritonError
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.triton import RemoteTriton, Triton, TritonConfig
 from tests.certificates import CertificateFolder
@@ -585,20 +583,6 @@ def test_certificates_are_replaced_under_load_without_an_error(tmp_path, monkeyp
     assert "pytriton_tls_reload_failures_total 0\n" in metrics
 
 
-def test_wrong_certificate_is_not_used(tmp_path, monkeypatch, front_ends):
-    with tls_server(tmp_path, monkeypatch, frontend_processes=front_ends) as server:
-        issued = server.certificates.issued
-        path = server.certificates.server_files["tls_cert"]
-        path.write_bytes(server.certificates.other_cert.read_bytes())
-
-        assert eventually(lambda: "pytriton_tls_reload_failures_total 1\n" in server.metrics())
-        assert server.shows(issued)
-
-        issued = server.certificates.replace()
-
-        assert eventually(lambda: server.shows(issued))
-
-
 def failed_handshakes(metrics: str) -> dict[str, int]:
     start = 'pytriton_tls_handshake_failures_total{reason="'
     lines = [line.removeprefix(start) for line in metrics.splitlines() if line.startswith(start)]
@@ -650,21 +634,3 @@ def test_signal_lets_certificates_be_read_now(tmp_path, monkeypatch, front_ends)
             )
         assert server.shows(issued)
         assert server.triton.is_alive()
-
-
-@pytest.mark.parametrize(
-    "changes, expected",
-    [
-        ({"tls_key": lambda files: files.client_key}, "does not belong to the certificate"),
-        ({"tls_cert": lambda files: pathlib.Path("/nowhere.pem")}, "/nowhere.pem: No such file"),
-        ({"tls_client_ca": lambda files: files.client_key}, "it has none in PEM format"),
-    ],
-)
-def test_start_with_wrong_files_says_what_is_wrong(tmp_path, changes, expected, front_ends):
-    certificates = CertificateFolder(tmp_path)
-    files = {**certificates.server_files}
-    files |= {name: value(certificates) for name, value in changes.items()}
-    config = TritonConfig(**new_ports(), frontend_processes=front_ends, **files)
-
-    with pytest.raises(PyTritonError, match=expected), Triton(config=config):
-        pass

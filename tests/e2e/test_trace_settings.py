@@ -8,7 +8,6 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from opentelemetry import trace
-from tritonclient.utils import InferenceServerException
 
 from pytriton.model_config import Tensor
 from pytriton.proxy import telemetry
@@ -114,24 +113,3 @@ def test_level_off_ends_traces_of_clients_too(client, ports, collector):
 
     assert set(collector.new_trace(4)) >= {"InferRequest", "M"}
     assert {span.trace_id for span in collector.spans} == {f"{2:032x}"}
-
-
-def test_setting_that_is_cleared_is_inherited_again(client):
-    client.update("M", trace_rate="5")
-    assert client.update(trace_rate="7")["trace_rate"] == ["7"]
-    assert client.get("M")["trace_rate"] == ["5"]
-    assert client.update("M", trace_rate=None)["trace_rate"] == ["7"]
-    assert client.update(trace_rate=None)["trace_rate"] == ["1000"]
-
-
-def test_unknown_model_is_refused(client):
-    for ask in (client.get, lambda name: client.update(name, trace_rate="1")):
-        with pytest.raises(InferenceServerException, match="Request for unknown model : nothing"):
-            ask("nothing")
-
-
-def test_wrong_value_is_refused(client):
-    with pytest.raises(InferenceServerException, match="Unable to parse 'trace_rate', got: often"):
-        client.update(trace_rate="often")
-    with pytest.raises(InferenceServerException, match="can not be updated through network"):
-        client.update(trace_file="/etc/passwd")
