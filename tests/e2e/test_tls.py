@@ -8,7 +8,6 @@ import contextlib
 import http.client
 import os
 import shutil
-import signal
 import socket
 import ssl
 import subprocess
@@ -17,7 +16,6 @@ import threading
 
 import grpc
 import numpy as np
-import psutil
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
@@ -607,30 +605,3 @@ def test_failed_handshakes_are_counted_on_all_ports(tmp_path, monkeypatch, front
 
         assert before == dict.fromkeys(expected, 0)
         assert eventually(lambda: failed_handshakes(server.metrics()) == expected)
-
-
-def server_process(triton) -> psutil.Process:
-    """The process of a server that this process has started."""
-    port = int(triton.addresses.http.rpartition(":")[2])
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # of another server, which ends
-            if any(
-                each.status == psutil.CONN_LISTEN and each.laddr.port == port
-                for each in child.net_connections()
-            ):
-                return child
-    raise LookupError(port)
-
-
-def test_signal_lets_certificates_be_read_now(tmp_path, monkeypatch, front_ends):
-    with tls_server(tmp_path, monkeypatch, frontend_processes=front_ends) as server:
-        issued = server.certificates.issued
-        process = server_process(server.triton)
-        for number in range(1, 4):  # nothing has changed: only the signal can be the reason
-            process.send_signal(signal.SIGHUP)
-
-            assert eventually(
-                lambda number=number: f"pytriton_tls_reloads_total {number}\n" in server.metrics()
-            )
-        assert server.shows(issued)
-        assert server.triton.is_alive()

@@ -157,7 +157,6 @@ class TritonPythonModel:
 CIRCLES: dict[str, Files] = {
     "sync_self": caller(plain('return passed_on(call("sync_self", x).exec())')),
     "blocking_self": caller(coroutine('return passed_on(call("blocking_self", x).exec())')),
-    "endless": caller(coroutine('return passed_on(await call("endless", x).async_exec())')),
     # As deep as its input says.
     "deep": caller(
         coroutine(
@@ -171,28 +170,12 @@ return passed_on(answer) if answer.has_error() else response(value(answer) + 1)
     ),
 }
 
-# Calls itself once all its slots are taken, as many as the input says.
-CROWD = caller(
-    coroutine(
-        """
-if x == 0:
-    return response(0.0)
-async with self.changed:
-    self.arrived += 1
-    self.changed.notify_all()
-    await self.changed.wait_for(lambda: self.arrived >= x)
-return passed_on(await call("crowd", 0.0).async_exec())
-""",
-        initialize="self.arrived, self.changed = 0, asyncio.Condition()",
-    )
-)
-
-# Asks `deep`, `meeting` or `crowd` so many times at once: how many answers, how many errors.
+# Asks `deep` or `meeting` so many times at once: how many answers, how many errors.
 GATHER = caller(
     coroutine(
         """
 depth, name = rest
-names = ["deep", "meeting", "crowd"]
+names = ["deep", "meeting"]
 calls = [call(names[int(name)], depth).async_exec() for _ in range(int(x))]
 answers = await asyncio.gather(*calls)
 errors = [answer.error().message() for answer in answers if answer.has_error()]

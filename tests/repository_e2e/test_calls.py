@@ -8,11 +8,8 @@ import pytest
 from tests.e2e.http_client import InferFailedError
 from tests.e2e.waiting import eventually
 from tests.repository_e2e import calling_models as models
-from tests.repository_e2e.model_files import code, model
 
 pytestmark = pytest.mark.both_front_end_modes
-
-SLOTS = 256
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +22,6 @@ def server(start_module_server):
             **models.CIRCLES,
             "gather": models.GATHER,
             "meeting": models.MEETING,
-            "crowd": models.CROWD,
             "patient": models.PATIENT,
             "hasty": models.HASTY,
         }
@@ -60,51 +56,7 @@ def test_model_that_waits_for_itself_gets_an_error(server, name):
             server.infer(name)
 
 
-def test_chain_of_coroutines_ends_at_the_limit(server):
-    assert server.infer("deep", 64.0) == [64]
-    for name, row in (("deep", 65.0), ("endless", 1.0)):
-        with pytest.raises(InferFailedError, match="call one another 65 deep, of which at most 64"):
-            server.infer(name, row)
-
-
-def test_coroutines_that_take_all_slots_and_call_themselves_end(server):
-    count = SLOTS + 44
-    answers, errors = server.infer("gather", float(count), float(SLOTS), 2.0)
-
-    assert answers + errors == count
-    assert 0 < errors < count
-    assert server.infer("crowd", 0.0) == [0]
-
-
-def test_many_chains_of_coroutines_end(server):
-    answers, errors = server.infer("gather", SLOTS + 44.0, 3.0, 0.0)
-
-    assert answers + errors == SLOTS + 44
-    assert server.infer("deep", 3.0) == [3]
-
-
 def test_task_that_is_cancelled_cancels_its_call_in_the_other_model(server):
     assert server.infer("hasty") == [0]
 
     assert eventually(lambda: server.infer("patient", -1.0) == [1])
-
-
-def test_model_that_loads_itself_while_it_is_loaded_gets_an_error(start_server):
-    loads_itself = code(initialize='pb_utils.load_model(args["model_name"])')
-    loads_other = code(initialize='pb_utils.load_model("first")')
-    loads_second = code(initialize='pb_utils.load_model("second")')
-    server = start_server(
-        {
-            "selfish": model(loads_itself),
-            "first": model(loads_second),
-            "second": model(loads_other),
-            "fine": model(),
-        },
-        flags=["--model-control-mode=explicit", "--load-model=fine"],
-    ).await_ready()
-
-    answer = server.load("selfish")
-    assert answer.status == 400
-    assert "cannot wait for 'selfish' to be loaded while it is being loaded itself" in answer.error
-    assert "second -> first -> second" in server.load("first").error
-    assert server.infer("fine", 2.0) == [2]

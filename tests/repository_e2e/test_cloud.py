@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import signal
 
 import pytest
 
@@ -138,20 +137,6 @@ def test_wrong_key_is_refused_and_the_right_one_of_a_file_is_not(s3, start, tmp_
     assert server.infer("m", 1.0) == [1.0]
     assert secret not in server.output
     assert key_id not in server.output
-
-
-def test_copies_of_a_killed_server_are_removed_by_the_next_one(s3, start, copies):
-    s3.put("m", model())
-    killed = start().await_ready()
-    killed.signal(signal.SIGKILL)
-    killed.exit_code()
-    assert not is_empty(copies)
-    old = next(copies.iterdir())
-
-    server = start().await_ready()
-    assert not old.exists()
-    assert server.end() == 0
-    assert is_empty(copies)
 
 
 def test_missing_bucket_ends_the_start(s3, start):

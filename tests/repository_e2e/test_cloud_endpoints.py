@@ -4,18 +4,15 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
-import json
 import os
 import signal
 import socket
 import subprocess
 
-import numpy as np
 import pytest
 
 from tests.e2e.http_client import call
-from tests.e2e.waiting import DEADLINE_S, eventually
+from tests.e2e.waiting import eventually
 from tests.free_ports import free_ports
 from tests.repository_e2e.model_files import HELD, HOLD, code, model, write_model
 from tests.repository_e2e.server_process import COMMAND
@@ -24,7 +21,6 @@ ROUTES = {"AIP_PREDICT_ROUTE": "/predict", "AIP_HEALTH_ROUTE": "/health"}
 BODY = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1,2],"data":[1,2]}]}'
 PLUS = {"plus": model(code("y = x + 1"))}
 TWO = {**PLUS, "twice": model(code("y = 2 * x"))}
-REDIRECT = "X-Vertex-Ai-Triton-Redirect"
 
 
 def outputs(answer):
@@ -77,48 +73,6 @@ def test_vertex_ai_needs_no_flags(vertex_ai):
     assert call(port, "/health").status == 200
     assert outputs(call(port, "/predict", BODY)) == [2.0, 3.0]
     assert server.end() == 0
-
-
-def test_vertex_ai_reaches_every_endpoint_over_its_port(vertex_ai):
-    flags = ("--vertex-ai-default-model=plus", "--http-restricted-api=metadata:k=v")
-    server, port = vertex_ai(TWO, flags=flags)
-    server.await_ports()
-
-    assert outputs(call(port, "/predict", BODY, {REDIRECT: "v2/models/twice/infer"})) == [2.0, 4.0]
-    assert call(port, "/predict", b"", {REDIRECT: "v2"}).status == 403
-    assert call(port, "/predict", b"", {REDIRECT: "v2", "k": "v"}).json["name"] == "triton"
-    page = call(port, "/predict", b"", {REDIRECT: "metrics"})
-    assert b'nv_inference_count{model="twice",version="1"} 1\n' in page.body
-
-
-def test_large_prediction_is_binary(vertex_ai):
-    server, port = vertex_ai(PLUS)
-    server.await_ports()
-    x = np.arange(1 << 20, dtype=np.float32)
-    text = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1,%d],' % len(x)
-    text += b'"parameters":{"binary_data_size":%d}}],' % x.nbytes
-    text += b'"outputs":[{"name":"Y","parameters":{"binary_data":true}}]}'
-    kind = f"application/vnd.vertex-ai-triton.binary+json;json-header-size={len(text)}"
-    for _ in range(2):
-        answer = call(port, "/predict", text + x.tobytes(), {"Content-Type": kind})
-        length = int(answer.headers["inference-header-content-length"])
-        y = np.frombuffer(answer.body[length:], np.float32)
-
-        assert np.array_equal(y, x + 1)
-
-
-def test_connection_of_vertex_ai_is_kept(vertex_ai):
-    server, port = vertex_ai(PLUS)
-    server.await_ports()
-    client = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
-    answers = []
-    for _ in range(40):  # after some that are equal, they travel as columns
-        client.request("POST", "/predict", BODY)
-        answers.append(client.getresponse().read())
-    client.close()
-
-    assert len(set(answers)) == 1
-    assert json.loads(answers[0])["outputs"][0]["data"] == [2.0, 3.0]
 
 
 @pytest.mark.parametrize(

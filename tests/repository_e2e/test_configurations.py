@@ -7,18 +7,12 @@ import numpy as np
 import pytest
 import tritonclient.http as triton_http
 
-from tests.e2e.http_client import InferFailedError, infer, infer_json
 from tests.e2e.waiting import eventually
 from tests.repository_e2e.model_files import code, config, model
 
 LABELLED = config().replace(
     'output [{ name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }]',
     'output [{ name: "Y" data_type: TYPE_FP32 dims: [ 3 ] label_filename: "labels.txt" }]',
-)
-OPTIONAL = config().replace(
-    'input [{ name: "X" data_type: TYPE_FP32 dims: [ -1 ] }]',
-    'input [{ name: "X" data_type: TYPE_FP32 dims: [ -1 ] optional: true },'
-    ' { name: "Z" data_type: TYPE_FP32 dims: [ -1 ] }]',
 )
 # Counts executions, which are answered.
 COUNTER = "self.count = getattr(self, 'count', 0) + 1; y = x * 0 + self.count"
@@ -44,7 +38,6 @@ AUTO_COMPLETED = code(
         return config
     """,
 )
-FILE_DATA = np.array([1, 2, 3, 4], np.float32)
 
 
 def warmup(source, extra=""):
@@ -63,21 +56,9 @@ def server(start_module_server):
     )
     repository = {
         "labelled": model(settings=LABELLED, **{"labels.txt": "cat\ndog\nbird\n"}),
-        "optional": model(
-            code(
-                'z = pb_utils.get_input_tensor_by_name(request, "Z").as_numpy()\n'
-                "y = z if x is None else x + z"
-            ),
-            OPTIONAL,
-        ),
-        "unbatched": model(code("y = np.array(x.shape)"), config(max_batch_size=0)),
         "cached": model(code(COUNTER), config("response_cache { enable: true }")),
         "uncached": model(code(COUNTER)),
-        "zeros": model(MEMORY, warmup("zero_data: true")),
         "random": model(MEMORY, warmup("random_data: true", "count: 3")),
-        "from_file": model(
-            MEMORY, warmup('input_data_file: "x.bin"'), **{"warmup/x.bin": FILE_DATA.tobytes()}
-        ),
         "cold": model(
             code("if not x.any(): raise ValueError('zeros are refused')\ny = x"),
             warmup("zero_data: true"),
@@ -101,30 +82,6 @@ def test_labels_name_the_classes(server):
     assert classes.tolist() == [[b"0.700000:1:dog", b"0.200000:2:bird"]]
 
 
-def test_optional_input_may_be_left_out(server):
-    x, z = np.full((1, 1), 1, np.float32), np.full((1, 1), 2, np.float32)
-
-    both = infer(server.http_port, "optional", {"X": x, "Z": z})
-    one = infer(server.http_port, "optional", {"Z": z})
-    refused = infer_json(server.http_port, "optional", {"X": x})
-
-    assert both["Y"].item() == 3.0
-    assert one["Y"].item() == 2.0
-    assert refused.status == 400
-    assert "missing required input(s) ['Z']" in refused.error
-
-
-def test_model_without_batching_gets_tensors_as_they_are(server):
-    answer = infer(server.http_port, "unbatched", {"X": np.ones(5, np.float32)})
-
-    assert answer["Y"].tolist() == [5.0]
-
-
-def test_batch_larger_than_allowed_is_refused(server):
-    with pytest.raises(InferFailedError, match="batch-size must be <= 8"):
-        infer(server.http_port, "uncached", {"X": np.ones((9, 1), np.float32)})
-
-
 def test_response_is_kept_where_the_configuration_allows_it(server):
     assert [server.infer("cached", 7.0) for _ in range(3)] == [[1.0], [1.0], [1.0]]
     assert [server.infer("uncached", 7.0) for _ in range(3)] == [[1.0], [2.0], [3.0]]
@@ -133,19 +90,11 @@ def test_response_is_kept_where_the_configuration_allows_it(server):
     assert stats["cache_miss"]["count"] == 1
 
 
-def test_warmup_with_zeros(server):
-    assert server.infer("zeros", -1.0) == [0.0, 0.0, 1.0]
-
-
 def test_warmup_with_random_numbers_runs_as_often_as_asked(server):
     _, mean, count = server.infer("random", -1.0)
 
     assert count == 3.0
     assert 0.0 < mean < 1.0
-
-
-def test_warmup_with_the_data_of_a_file(server):
-    assert server.infer("from_file", -1.0)[0] == FILE_DATA.sum()
 
 
 def test_warmup_does_not_count_as_requests(server):

@@ -4,21 +4,17 @@
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import numpy as np
 import pytest
-from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.e2e.http_client import InferFailedError, infer
 from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.repository_e2e.model_files import (
-    DECOUPLED,
     HOLD,
     code,
     config,
-    decoupled_code,
     model,
 )
 
@@ -28,9 +24,6 @@ CAUSES = {
     "exit": ("os._exit(0)", "Exited with code 0."),
 }
 POISON = 666.0
-BATCHES_OF_FOUR = """
-dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 20000000 }
-"""
 IDEMPOTENT = 'parameters { key: "IDEMPOTENT" value { string_value: "true" } }'
 PATIENCE = 'parameters { key: "RAY_NO_INSTANCE_TIMEOUT_S" value { string_value: "0.2" } }'
 # Spoils its input and dies, the first time; the poison always dies.
@@ -61,17 +54,13 @@ def dying(how, **settings):
 
 @pytest.fixture(scope="module")
 def server(start_module_server):
-    stream = f"send([x[0]])\nif x[0, 0] == {POISON}: os.kill(os.getpid(), signal.SIGKILL)"
     repository = {
         **{
             name: model(dying(how, initialize=HOLD), config(TWO))
             for name, (how, _) in CAUSES.items()
         },
-        "batched": model(dying("os._exit(3)"), config(BATCHES_OF_FOUR)),
-        "mixed": model(dying("os._exit(3)"), config(TWO)),
         "lonely": model(dying("os._exit(3)", initialize=HOLD), config(PATIENCE)),
         "again": model(code(DIES_ONCE), config(IDEMPOTENT)),
-        "stream": model(decoupled_code(stream), config(DECOUPLED)),
         "limited": model(dying(ALLOCATE, initialize=LIMITED)),
         "tight": model(code(initialize=TIGHT)),
         "other": model(),
@@ -87,12 +76,6 @@ def explicit_server(start_module_server):
         "greedy": model(code(initialize=f"{LIMITED}\n{ALLOCATE}")),
     }
     return start_module_server(repository, flags=["--model-control-mode=explicit"]).await_ready()
-
-
-@pytest.fixture
-def threads():
-    with ThreadPoolExecutor() as pool:
-        yield pool
 
 
 def is_healthy(server):
@@ -128,15 +111,6 @@ def test_death_fails_the_request_and_readiness_until_the_instance_is_back(server
     assert eventually(lambda: server.zombies() == [])
     not_ready = f"Model '{name}' version 1 is not ready until it is started again"
     assert re.search(rf"Stub process '{name}_0_\d' is not healthy: .*\. {not_ready}", server.stderr)
-
-
-def test_death_fails_all_requests_of_its_batch(server, threads):
-    values = [1.0, 2.0, 3.0, POISON]
-    asked = [threads.submit(server.infer, "batched", value) for value in values]
-
-    texts = {failed.exception().text for failed in asked}
-
-    assert texts == {"Stub process 'batched_0_0' is not healthy. Exited with code 3."}
 
 
 def test_idempotent_model_answers_a_request_whose_instance_died_with_its_first_execution(server):
@@ -208,37 +182,6 @@ def test_crash_loop_makes_the_model_unavailable_until_it_is_loaded_again(explici
     assert server.infer("m", 2.0) == [2.0]
     assert eventually(lambda: server.zombies() == [])
     assert eventually(lambda: server.descriptor_count() <= descriptor_count)
-
-
-def test_poison_fails_nobody_else(server, threads):
-    def ask(number):
-        value = POISON if number in {30, 60, 90} else float(number)
-        try:
-            return server.infer("mixed", value)[0]
-        except InferFailedError as error:
-            return error.text
-
-    answers = list(threads.map(ask, range(150)))
-
-    failed = {number for number, answer in enumerate(answers) if isinstance(answer, str)}
-    assert failed == {30, 60, 90}
-    assert eventually(lambda: server.serves("mixed"))
-
-
-def test_stream_of_a_dead_instance_gets_one_error_that_is_final(server):
-    request = service_pb2.ModelInferRequest(model_name="stream", id="7")
-    tensor = request.inputs.add(name="X", datatype="FP32", shape=[1, 1])
-    tensor.contents.fp32_contents.append(POISON)
-    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-
-        first, second = list(stub.ModelStreamInfer(iter([request]), timeout=DEADLINE_S))
-
-    assert first.error_message == ""
-    assert second.error_message.endswith("is not healthy. Killed by SIGKILL (9).")
-    assert second.infer_response.id == "7"
-    assert second.infer_response.parameters["triton_final_response"].bool_param
-    assert eventually(lambda: server.serves("stream"))
 
 
 def test_model_out_of_memory_fails_its_request_only(server):

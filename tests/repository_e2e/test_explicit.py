@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import base64
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.waiting import eventually
-from tests.repository_e2e.model_files import HELD, HOLD, code, config, model
+from tests.repository_e2e.model_files import HELD, HOLD, code, model
 
 pytestmark = pytest.mark.both_front_end_modes
 
@@ -142,60 +141,6 @@ def test_bad_load_is_refused(control, name, options, text):
     assert text in refused.value.message()
 
 
-def test_unload_of_an_unknown_model_succeeds(control):
-    control.client.unload_model("missing", unload_dependents=True)
-
-    assert "missing" not in control.index()
-
-
-@pytest.mark.parametrize(
-    "action, parameters, text",
-    [
-        ("load", {"colour": "blue"}, "unexpected error on creating Triton parameter"),
-        ("load", {"config": 7}, "attempt to access JSON non-string as string"),
-        ("load", {"file:1/model.py": "@@@"}, "file:1/model.py"),
-        ("unload", {"unload_dependents": "yes"}, "attempt to access JSON non-boolean as boolean"),
-    ],
-)
-def test_bad_parameter_is_refused_in_tritons_words(server, action, parameters, text):
-    answer = server.post(f"/v2/repository/models/later/{action}", {"parameters": parameters})
-
-    assert answer.status in {400, 500}
-    assert text in answer.error
-
-
-def test_unload_lets_requests_in_flight_finish(server):
-    server.load("slow")
-    with ThreadPoolExecutor(1) as threads:
-        answer = threads.submit(server.infer, "slow", 5.0)
-        assert eventually(lambda: "busy" in server.stdout)
-
-        unloaded = server.unload("slow")
-        row = server.index()["slow"]
-        refused = server.get("/v2/models/slow/ready").status
-        server.let_go("slow")
-
-        assert answer.result() == [5.0]
-    assert unloaded.status == 200
-    assert row["state"] == "UNLOADING"
-    assert refused == 400
-    assert eventually(lambda: server.index()["slow"]["state"] == "UNAVAILABLE")
-
-
-def test_files_that_were_sent_are_gone_after_the_end(start_server, tmp_path):
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    flags = ["--model-control-mode=explicit"]
-    server = start_server({}, flags=flags, environment={"TMPDIR": str(temporary)}).await_ready()
-    sent = {"file:1/model.py": base64.b64encode(code().encode()).decode()}
-    assert server.load("sent", config=json.dumps(OVERRIDE), **sent).status == 200
-    assert list(temporary.iterdir())
-
-    assert server.end() == 0
-
-    assert list(temporary.iterdir()) == []
-
-
 FILE = base64.b64encode(code().encode()).decode()
 MANY = {**OVERRIDE, "instance_group": [{"kind": "KIND_CPU", "count": 600}] * 2}
 LONG = "x" * 300
@@ -229,18 +174,3 @@ def test_load_of_what_cannot_be_is_refused_and_leaves_nothing(start_server, tmp_
         == "expected UTF-8 text for 'model name', got '\\udcff\\udcfe'"
     )
     assert "Traceback" not in server.output
-
-
-def test_index_lists_only_what_serves_if_asked(server):
-    rows = server.post("/v2/repository/index", {"ready": True}).json
-
-    assert [row["name"] for row in rows] == ["at_start"]
-
-
-def test_config_with_another_name_is_refused(server):
-    server.write("renamed", model(settings='name: "other"\n' + config()))
-
-    answer = server.load("renamed")
-
-    assert "directory name must equal model name" in answer.error
-    assert "directory name must equal model name" in server.index()["renamed"]["reason"]

@@ -194,17 +194,6 @@ def test_two_processes_serve_both_protocols(server):
     assert stream.values == list(range(300))
 
 
-def test_second_server_on_the_port_is_refused(server, start_server):
-    second = start_server(REPOSITORY, flags=TWO, ports=server.ports)
-
-    assert second.exit_code() != 0
-    assert f":{server.http_port}' already in use" in second.output or (
-        f":{server.grpc_port}' already in use" in second.output
-    )
-    assert not second.descendants()
-    assert server.infer("plain", 3) == [3]
-
-
 def test_front_ends_that_are_killed_under_load_are_replaced(start_server):
     flags = ["--frontend-processes=4", "--allow-gpu-metrics=false"]  # drivers open devices
     server = start_server(REPOSITORY, flags=flags).await_ready()

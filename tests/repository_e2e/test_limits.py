@@ -13,8 +13,6 @@ import zlib
 import numpy as np
 import psutil
 import pytest
-import tritonclient.grpc as triton_grpc
-from tritonclient.utils import InferenceServerException
 
 from tests.e2e.http_client import HEADER_LENGTH, Answer, binary_body, call
 from tests.e2e.waiting import DEADLINE_S, eventually
@@ -157,26 +155,6 @@ def test_many_large_uploads_take_no_more_memory_than_the_budget(start, begin_upl
 
 
 @FRONT_ENDS
-def test_memory_of_a_request_is_counted_until_it_is_answered(start, begin_upload):
-    server = start(f"--max-request-memory={BUDGET}")
-    upload = begin_upload(server.http_port, "held")
-    upload.send(UPLOAD)
-
-    assert eventually(lambda: metric(server, "nv_limit_used", "request_memory") >= UPLOAD)
-    server.let_go("held")
-    assert upload.answer().status == 200
-    upload.close()
-    assert eventually(lambda: metric(server, "nv_limit_used", "request_memory") == 0)
-
-
-@FRONT_ENDS
-def test_body_that_never_fits_is_refused_with_its_head(start, begin_upload):
-    server = start(f"--max-request-memory={4 * MIB}")
-
-    assert begin_upload(server.http_port).answer().status == 503
-
-
-@FRONT_ENDS
 def test_compressed_body_counts_as_large_as_it_becomes(start):
     server = start(f"--max-request-memory={4 * MIB}")
     body, headers = binary_body({"X": np.zeros((1, UPLOAD // 4), np.float32)})
@@ -186,27 +164,6 @@ def test_compressed_body_counts_as_large_as_it_becomes(start):
     assert answer.status == 503
     assert "--max-request-memory" in answer.error
     assert eventually(lambda: metric(server, "nv_limit_used", "request_memory") == 0)
-
-
-@FRONT_ENDS
-def test_grpc_message_beyond_the_budget_is_refused_and_its_connection_kept(start):
-    server = start(f"--max-request-memory={12 * MIB}")
-    small = _grpc_input(1)
-    with server.grpc_client() as client:
-        for algorithm in (None, "gzip"):
-            with pytest.raises(InferenceServerException) as caught:
-                client.infer("plus", [_grpc_input(4 * MIB)], compression_algorithm=algorithm)
-            assert "UNAVAILABLE" in str(caught.value.status())
-            assert "--max-request-memory" in caught.value.message()
-            assert client.infer("plus", [small]).as_numpy("Y").tolist() == [[1.0]]
-        assert client.infer("plus", [_grpc_input(MIB // 2)]).as_numpy("Y").size == MIB // 2
-        assert eventually(lambda: metric(server, "nv_limit_used", "request_memory") == 0)
-
-
-def _grpc_input(count: int) -> triton_grpc.InferInput:
-    tensor = triton_grpc.InferInput("X", [1, count], "FP32")
-    tensor.set_data_from_numpy(np.zeros((1, count), np.float32))
-    return tensor
 
 
 @FRONT_ENDS

@@ -6,9 +6,7 @@ from __future__ import annotations
 import json
 import queue
 import re
-import signal
 import socket
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -135,19 +133,6 @@ def test_settings_reach_models_at_once(server, connect):
     assert eventually(lambda: seen() == expected), seen()
 
 
-def test_model_that_is_started_later_has_the_current_settings(server):
-    with http(server) as client:
-        client.update_log_settings({"log_verbose_level": 1})
-        (worker, *_) = [
-            each for each in server.model_processes() if "talk" in " ".join(each.cmdline())
-        ]
-        worker.kill()
-        assert eventually(lambda: "serves again" in server.output)
-        infer(client, "new")
-
-    assert lines(server, "verbose new.")
-
-
 @pytest.mark.parametrize("connect", [http, grpc])
 def test_every_line_of_a_request_has_its_id(server, connect):
     with connect(server) as client:
@@ -217,35 +202,6 @@ def test_json_lines_have_the_id_and_the_exception(start_server):
     assert "Traceback" in failed["exception"]
 
 
-def test_log_file_that_is_moved_is_created_again(start_server, tmp_path):
-    path = tmp_path / "server.log"
-    server = start_server(MODELS, flags=[f"--log-file={path}"])
-    assert eventually(lambda: path.exists() and "Started Metrics" in path.read_text())
-    with http(server) as client:
-        assert eventually(client.is_server_ready)
-        assert client.get_log_settings()["log_file"] == str(path)
-        path.rename(tmp_path / "server.log.1")
-
-        def is_there():
-            infer(client, "more")
-            return path.exists() and "info more." in path.read_text()
-
-        assert eventually(is_there)
-
-
-def test_server_without_standard_error_serves(start_server):
-    command = ("sh", "-c", f'exec "{sys.executable}" -m pytriton.server "$@" 2>&-', "sh")
-    server = start_server(MODELS, command=command).await_ready()
-    with http(server) as client:
-        infer(client, "served")
-        client.update_log_settings({"log_verbose_level": 1})
-        infer(client, "still")
-    server.signal(signal.SIGTERM)
-
-    assert lines(server, "verbose still.")
-    assert server.exit_code() == 0
-
-
 @pytest.mark.parametrize("connect", [http, grpc])
 def test_every_request_has_its_lines_while_the_log_is_verbose(server, connect):
     with connect(server) as client:
@@ -309,14 +265,6 @@ def test_refused_http_requests_are_logged_while_the_log_is_verbose(start_server)
         client.recv(1000)
 
     assert lines(server, "HTTP error 400: ")
-
-
-def test_verbose_level_of_the_start_counts(start_server):
-    server = start_server(MODELS, flags=["--log-verbose=1"]).await_ready()
-    with http(server) as client:
-        infer(client, "first")
-
-    assert lines(server, "[request id: first] request for model 'talk' took")
 
 
 SEQUENCES = """

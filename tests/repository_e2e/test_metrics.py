@@ -30,7 +30,6 @@ BUCKETS = """model_metrics { metric_control [
     { metric_identifier { family: "nv_inference_batch_size" }
       histogram_options { buckets: [ 3 ] } } ] }"""
 FLAGS = (
-    "--cache-config=local,size=1048576",
     "--metrics-config=histogram_latencies=true",
     "--metrics-config=summary_latencies=true",
 )
@@ -40,7 +39,6 @@ FLAGS = (
 def server(start_module_server):
     models = {
         "many": model(settings=config("dynamic_batching { }")),
-        "cached": model(settings=config("response_cache { enable: true }")),
         "stream": model(
             decoupled_code(f"send(x)\n{HOLD}\nsend(x)"),
             config(DECOUPLED + BUCKETS, max_batch_size=0),
@@ -104,15 +102,6 @@ def test_requests_of_a_crowd_are_all_in_the_histograms(server):
     assert seconds == pytest.approx(
         value(server, "nv_inference_request_duration_us", "many") / 1e6, abs=1e-5
     )
-
-
-def test_cached_answers_are_requests_without_a_queue(server):
-    for _ in range(3):
-        server.infer("cached", 1)
-
-    assert counts(server, "cached") == {"request": 3, "queue": 1, "compute": 1}
-    assert value(server, "nv_cache_hit_summary_per_model_count", "cached") == 2
-    assert value(server, "nv_cache_miss_summary_per_model_count", "cached") == 1
 
 
 def test_stream_is_counted_at_its_first_response_and_at_its_end(server):

@@ -88,14 +88,6 @@ def test_model_is_served_until_it_is_unloaded(endpoint):
     assert endpoint.unload("life").status == 200
 
 
-def test_name_of_the_archive_is_for_the_log_only(endpoint):
-    endpoint.load("hash", endpoint.write("hash", plus=PLUS))
-    answer = endpoint.invoke("hash", {"X-Amzn-SageMaker-Target-Model": "plus.tar.gz"})
-
-    assert answer.json["model_name"] == "hash"
-    endpoint.unload("hash")
-
-
 def test_ensemble_is_served_with_its_steps(endpoint):
     twice = model(code("y = 2 * x"))
     url = endpoint.write("steps", first=twice, pipe=ensemble("first"))
@@ -104,26 +96,6 @@ def test_ensemble_is_served_with_its_steps(endpoint):
     assert endpoint.outputs("pipeline") == [2.0, 4.0]
     assert endpoint.unload("pipeline").status == 200
     assert endpoint.server.index().keys() == {"here"}
-
-
-@pytest.mark.parametrize(
-    "top, status", [("raise MemoryError", 507), ("raise ValueError('mistake')", 400)]
-)
-def test_model_that_cannot_be_loaded_leaves_nothing(endpoint, top, status):
-    url = endpoint.write(f"bad{status}", bad=model(code(top=top)))
-    answer = endpoint.load("bad", url)
-
-    assert answer.status == status
-    assert answer.error.startswith("load failed for model 'bad': version 1 is at UNAVAILABLE")
-    assert endpoint.models() == []
-    assert endpoint.server.index().keys() == {"here"}
-    assert call(endpoint.port, "/ping").status == 200
-
-
-def test_name_of_a_served_model_is_taken(endpoint):
-    answer = endpoint.load("here", endpoint.write("taken", plus=PLUS))
-
-    assert (answer.status, answer.error) == (409, "model 'here' has already been loaded")
 
 
 def test_unloading_waits_for_requests_in_flight(endpoint):
@@ -170,20 +142,3 @@ def test_many_models_come_and_go_at_the_same_time(endpoint):
     assert endpoint.models() == []
     assert endpoint.server.index().keys() == {"here"}
     assert eventually(lambda: len(endpoint.server.workers()) == 1)
-
-
-@pytest.mark.parametrize("front_ends", [0, 2])
-def test_loading_needs_the_explicit_mode(start_server, front_ends):
-    (port,) = free_ports(1)
-    flags = (
-        *("--allow-sagemaker=true", f"--sagemaker-port={port}"),
-        f"--frontend-processes={front_ends}",
-    )
-    server = start_server({"here": model(code())}, flags=flags).await_ready()
-    other = Endpoint(server, port, server.folder / "archives")
-    answer = other.load("m", other.write("m", plus=PLUS))
-
-    assert (answer.status, answer.error) == (
-        400,
-        "repository registration is not allowed if model control mode is not EXPLICIT",
-    )

@@ -9,7 +9,6 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
-from tritonclient.utils import InferenceServerException
 
 from tests.e2e.http_client import call
 from tests.repository_e2e.model_files import code, model
@@ -99,18 +98,3 @@ def test_metrics_tell_them_apart(server):
     for number in range(2):
         labels = f'model="same",namespace="{server.folder / f"models{number}"}",version="1"'
         assert f"nv_inference_count{{{labels}}} " in page
-
-
-def test_unload_by_name_ends_both(start_server):
-    flags = ["--model-namespacing=true", "--model-control-mode=explicit", "--load-model=*"]
-    files = {"same": model()}
-    server = start_server(files, files, flags=flags).await_ready()
-    with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
-        client.unload_model("same")
-        values = np.array([1], np.float32)
-
-        with pytest.raises(InferenceServerException, match="Identifier of model 'same'"):
-            infer_over_grpc(client, "same", values)
-        client.load_model("same")
-        with pytest.raises(InferenceServerException, match="There are 2 identifiers"):
-            infer_over_grpc(client, "same", values)

@@ -48,14 +48,3 @@ def test_repository_is_followed(server):
     assert answers(server, "first", 3.0)
     assert eventually(lambda: len(server.workers()) == 3)
     assert eventually(lambda: server.get("/v2/health/ready").status == 200)
-
-
-def test_clients_have_no_control(server):
-    refused = server.load("first")
-
-    assert refused.status == 503
-    assert refused.error == (
-        "explicit model load / unload is not allowed in model control mode 'poll'; "
-        "start the server with --model-control-mode=explicit"
-    )
-    assert server.unload("first").error == refused.error

@@ -90,9 +90,8 @@ def server(start_module_server, folders):
         "packed": model(3, 'backend: "packed"'),
         "homely": model(4, 'backend: "homely"'),
         "refused": model(101),
-        "restarted": model(5),
     }
-    loaded = ["one", "two", "packed", "homely", "restarted"]
+    loaded = ["one", "two", "packed", "homely"]
     return start_module_server(
         models,
         flags=[
@@ -179,18 +178,6 @@ def test_error_with_a_code_is_all_that_a_client_reads(server):
     )
 
 
-def test_process_of_a_backend_that_crashes_is_started_again(server):
-    answer = server.post(
-        "/v2/models/restarted/infer",
-        {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [-1.0]}]},
-    )
-
-    assert answer.status == 500
-    assert "Stub process 'restarted_0' is not healthy." in answer.error
-    assert eventually(lambda: server.serves("restarted"))
-    assert server.infer("restarted") == [5.0]
-
-
 def test_changed_code_runs_models_that_are_loaded_again(server, folders):
     changed = BACKEND.replace("np.float32(self.number)", "np.float32(self.number + 10)")
     write_model(folders / "server" / "numbers", {"model.py": changed})
@@ -200,27 +187,6 @@ def test_changed_code_runs_models_that_are_loaded_again(server, folders):
     assert eventually(lambda: not server.serves("one"))
     assert server.load("one").status == 200
     assert server.infer("one") == [11.0]
-
-
-def test_batching_library_of_a_backend_is_refused(server, folders):
-    write_model(folders / "server" / "strategic", {**FILES, "batchstrategy.so": b""})
-    server.write("strategic", model(1, 'backend: "strategic"'))
-    refused = server.load("strategic")
-
-    assert refused.status == 400
-    assert "has a batching library" in refused.error
-
-
-def test_backend_that_is_not_there_is_refused_in_tritons_words(server):
-    server.write("nowhere", model(1, 'backend: "nowhere"'))
-    refused = server.load("nowhere")
-
-    assert refused.status == 400
-    assert refused.error == (
-        "load failed for model 'nowhere': version 1 is at UNAVAILABLE state: Invalid argument: "
-        "unable to find backend library for backend 'nowhere', try specifying runtime on the model "
-        "configuration.;\n"
-    )
 
 
 def test_processes_are_named_after_their_instances(server):

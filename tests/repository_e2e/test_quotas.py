@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -15,12 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
-import tritonclient.grpc.aio as triton_grpc_aio
 import tritonclient.http as triton_http
-import tritonclient.http.aio as triton_http_aio
 from tritonclient.utils import InferenceServerException
 
-from tests.access_policies import PolicyFolder
 from tests.e2e.http_client import call, json_body
 from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.named_principals import HEADER, QUOTAS
@@ -101,22 +96,6 @@ def test_http_clients_are_refused_beyond_their_quota(server):
     assert metric(server, "nv_principal_running_request_count") == 0
 
 
-def test_curl_shows_when_to_try_again(server):
-    for _ in range(3):
-        ask(server, "three2")
-    url = f"http://127.0.0.1:{server.http_port}/v2/models/plain/infer"
-    shown = subprocess.run(
-        ["curl", "-si", "-H", f"{HEADER}: three2", "-d", BODY.decode(), url],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-    ).stdout
-
-    assert shown.startswith("HTTP/1.1 429 Too Many Requests\n")
-    assert "\nRetry-After: " in shown
-
-
 def test_triton_clients_get_the_refusal_of_their_protocol(server):
     for _ in range(3):
         ask(server, "three3")
@@ -132,34 +111,6 @@ def test_triton_clients_get_the_refusal_of_their_protocol(server):
 
     assert of_http.value.status() == "429"
     assert of_grpc.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
-
-
-def test_asyncio_clients_get_the_refusal_of_their_protocol(server):
-    for _ in range(3):
-        ask(server, "three4")
-    headers = {HEADER: "three4"}
-
-    async def ask_both() -> list[InferenceServerException]:
-        caught = []
-        async with triton_http_aio.InferenceServerClient(
-            f"127.0.0.1:{server.http_port}"
-        ) as over_http:
-            try:
-                await over_http.infer("plain", tensors(triton_http), headers=dict(headers))
-            except InferenceServerException as error:
-                caught.append(error)
-        async with triton_grpc_aio.InferenceServerClient(
-            f"127.0.0.1:{server.grpc_port}"
-        ) as over_grpc:
-            try:
-                await over_grpc.infer("plain", tensors(triton_grpc), headers=dict(headers))
-            except InferenceServerException as error:
-                caught.append(error)
-        return caught
-
-    of_http, of_grpc = asyncio.run(ask_both())
-    assert of_http.status() == "429"
-    assert of_grpc.status() == "StatusCode.RESOURCE_EXHAUSTED"
 
 
 def test_grpc_refusal_has_when_to_try_again_in_its_trailers(server):
@@ -243,16 +194,6 @@ def test_steps_of_an_ensemble_are_not_charged_again(server):
     assert metric(server, "nv_principal_queue_duration_us", principal="parts", model="other") > 0
 
 
-def test_bytes_beyond_a_quota_are_refused_until_they_are_paid_off(server):
-    statuses = [ask(server, "bytes")[0] for _ in range(3)]
-    _, headers, body = ask(server, "bytes")
-
-    assert statuses == [200, 429, 429]
-    assert 900 < int(headers["Retry-After"]) <= 1000  # for the four bytes of the first one
-    assert "0.004 bytes of inputs per second, is 4 ahead" in json.loads(body)["error"]
-    assert metric(server, "nv_principal_refused_count", limit="bytes_per_s") == 3
-
-
 def hold(server, name: str):
     """Let a model keep what it gets."""
     path = server.repository / name / "1" / "hold"
@@ -287,25 +228,6 @@ def test_requests_under_way_come_back_when_clients_leave_and_workers_die(server)
     assert eventually(lambda: ask(server, "few", "held")[0] == 200)
 
 
-def test_flood_loses_places_of_a_full_queue_to_others(server):
-    held = hold(server, "short")
-    with ThreadPoolExecutor(16) as pool:
-        flood = [pool.submit(ask, server, "flood", "short")]
-        executing = "nv_inference_running_request_count"
-        assert eventually(lambda: metric(server, executing, model="short") == 1)
-        flood += [pool.submit(ask, server, "flood", "short") for _ in range(4)]
-        assert eventually(lambda: running(server, "flood") == 5)
-        bobs = [pool.submit(ask, server, "bob", "short") for _ in range(2)]
-        assert eventually(lambda: running(server, "bob") == 2)
-        held.unlink()
-        flooded = Counter(each.result()[0] for each in flood)
-        answers = [each.result()[0] for each in bobs]
-
-    assert answers == [200, 200]
-    assert flooded == {200: 3, 429: 2}
-    assert metric(server, "nv_principal_refused_count", principal="flood", limit="queue") == 2
-
-
 def test_server_that_stops_leaves_nothing(server):
     ask(server, "bob")
     hold(server, "held")
@@ -331,25 +253,3 @@ burst = {burst}
 [principals.admin]
 apis = ["*"]
 """
-
-
-@pytest.mark.parametrize("front_ends", [0, 2])
-def test_keys_of_a_policy_have_its_quotas_until_it_changes(start_server, tmp_path, front_ends):
-    policy = PolicyFolder(tmp_path, POLICY.format(name="team", burst=2))
-    key, admin = policy.key("team"), policy.key("admin")
-    served = start_server(
-        {"plain": REPOSITORY["plain"]},
-        flags=[f"--auth-config={policy.path}", f"--frontend-processes={front_ends}"],
-    ).await_ports()
-
-    def send(secret: str) -> int:
-        headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
-        return call(served.http_port, "/v2/models/plain/infer", BODY, headers).status
-
-    assert eventually(lambda: send(admin) == 200)
-    first = [send(key) for _ in range(4)]
-    policy.write(POLICY.format(name="team", burst=5))
-
-    assert first == [200, 200, 429, 429]
-    assert eventually(lambda: send(key) == 200)
-    assert send(admin) == 200

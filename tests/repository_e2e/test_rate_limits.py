@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.e2e.http_client import InferFailedError
-from tests.e2e.waiting import eventually
 from tests.repository_e2e.model_files import HELD, HOLD, code, config, model
 
 LIMITED = ("--rate-limit=execution_count", "--exit-on-error=false")
@@ -20,11 +19,7 @@ time.sleep(0.002)
 os.unlink(gate)
 y = x
 """
-DIES = f"""
-open(os.path.join(os.path.dirname(__file__), "inside"), "w").close()
-{HOLD}
-os.kill(os.getpid(), signal.SIGKILL)
-"""
+
 
 CALLER = """
 call = pb_utils.InferenceRequest(
@@ -78,59 +73,6 @@ def test_models_run_at_the_same_time_without_the_limiter(start_server):
         server.let_go("one")
 
         assert held.result() == [1.0]
-
-
-def test_dead_instance_gives_its_resources_to_others(start_server):
-    models = {"dying": limited(shared(1), code(DIES), **HELD), "other": limited(shared(1))}
-    server = start_server(models, flags=LIMITED).await_ready()
-    inside = server.repository / "dying" / "1" / "inside"
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(server.infer, "dying")
-        assert eventually(inside.exists)
-        second = pool.submit(server.infer, "other")
-        server.let_go("dying")
-
-        assert second.result() == [1.0]
-        with pytest.raises(InferFailedError, match="is not healthy"):
-            first.result()
-
-
-def test_resources_are_free_again_when_a_model_is_replaced(start_server):
-    models = {"one": limited(shared(1), code(GATE)), "two": limited(shared(1), code(GATE))}
-    flags = [*LIMITED, "--model-control-mode=explicit", "--load-model=*"]
-    server = start_server(models, flags=flags).await_ready()
-    with ThreadPoolExecutor(1) as pool:
-        answers = pool.submit(infer_side_by_side, server, ["one", "two"])
-        for _ in range(3):
-            server.write("one", models["one"])
-            assert server.load("one").status == 200
-
-        assert answers.result() == [[float(number)] for number in range(60)]
-
-    assert server.unload("two").status == 200
-    assert server.infer("one") == [1.0]
-
-
-def test_failed_load_keeps_no_resources(start_server):
-    models = {
-        "broken": limited(shared(4), code(initialize="raise ValueError('no')")),
-        "device": limited('resources { name: "R" count: 1 }'),
-    }
-    flags = [*LIMITED, "--model-control-mode=explicit"]
-    server = start_server(models, flags=flags).await_ports()
-
-    assert "ValueError: no" in server.load("broken").error
-    assert server.load("device").status == 200
-
-
-def test_passive_instances_get_no_requests(start_server):
-    groups = "instance_group [{ kind: KIND_CPU passive: true }, { kind: KIND_CPU }]"
-    source = code("y = self.number", initialize="self.number = args['model_instance_name'][-3]")
-    server = start_server({"m": model(source, config(groups))}).await_ready()
-
-    titles = " ".join(server.worker_titles())
-    assert "m_0_0" in titles
-    assert [server.infer("m") for _ in range(6)] == [[1.0]] * 6
 
 
 def test_call_that_waits_for_resources_of_its_caller_is_refused(start_server):

@@ -158,18 +158,6 @@ def test_ones_own_server_is_recorded_without_giving_its_token(start_server, tmp_
     assert read_recording(tmp_path / "a.rec").end is not None
 
 
-def test_slow_client_of_a_recording_costs_drops_and_no_errors(start_server):
-    server = start_server(MODELS, flags=[FLAG]).await_ready()
-    body = json.dumps({"buffer_bytes": 1 << 16}).encode()
-    answer = call(server.http_port, "/v2/recording", body, headers=HEADERS)
-    records = flood(server, 500)
-
-    assert answer.status == 200
-    assert records.ok.all()
-    assert status(server)["dropped"] > 0
-    assert metric(server, "nv_recording_drop_count") == status(server)["dropped"]
-
-
 def shadowed(start_server, target, *flags, front_ends=0):
     url = f"localhost:{target}" if isinstance(target, int) else target
     every = [f"--shadow-url={url}", f"--frontend-processes={front_ends}", *flags]
@@ -213,17 +201,6 @@ def test_wrong_shadow_is_counted_and_named_in_the_log(start_server):
     assert results(server)["equal"] == 0
     # Of the first input, only the second element is not zero.
     assert eventually(lambda: re.search(r"output Y\[0, [01]\]: expected", server.output))
-
-
-def test_share_and_models_of_a_shadow(start_server):
-    target = start_server(MODELS).await_ready()
-    flags = ["--shadow-share=0.25", "--shadow-models=double"]
-    server = shadowed(start_server, target.http_port, *flags)
-    infer(server.http_port, "large", {"X": np.ones(4, np.float32)})
-    flood(server, 200)
-
-    assert eventually(lambda: accounted(server) == 50)
-    assert metric(target, "nv_inference_request_success", model="large") == 0
 
 
 def test_missing_shadow_fails_no_request(start_server):

@@ -124,17 +124,3 @@ def test_loads_unloads_requests_and_lists_may_come_at_once(start_server):
     assert server.unload("m").status == 200
     assert eventually(lambda: server.workers() == []), server.workers()
     assert len(server.model_processes()) <= max(process_count, 1)
-
-
-def test_reload_that_fails_keeps_the_old_model_serving(start_server):
-    flags = ["--model-control-mode=explicit", "--load-model=m"]
-    server = start_server({"m": numbered(1)}, flags=flags).await_ready()
-    server.write("m", model("raise RuntimeError('worse')"))
-
-    refused = server.load("m")
-
-    assert refused.status == 400
-    assert "RuntimeError: worse" in refused.error
-    assert server.infer("m") == [1.0]
-    assert server.index()["m"]["state"] == "READY"
-    assert server.get("/v2/health/ready").status == 200

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from pytriton.decorators import batch
-from pytriton.exceptions import PyTritonRuntimeError
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.triton import RemoteTriton
 from tests.e2e.http_client import InferFailedError
@@ -92,48 +91,6 @@ def test_bound_model_hides_one_of_its_name_as_long_as_it_is_there(server):
         assert server.infer("kept", 5.0, version="3") == [8.0]
 
 
-def test_hidden_model_answers_what_it_has(server):
-    with ThreadPoolExecutor(1) as threads:
-        count = server.stdout.count("busy")
-        server.hold("slow")
-        answer = threads.submit(server.infer, "slow", 5.0)
-        assert eventually(lambda: server.stdout.count("busy") > count)
-        with join(server) as remote:
-            bind(remote, "slow")
-            assert server.infer("slow", 5.0) == [-5.0]
-            server.let_go("slow")
-
-            assert answer.result() == [5.0]
-
-
-def test_clients_unload_bound_models_in_mode_explicit(start_server):
-    server = start(start_server, "explicit")
-    with join(server) as remote:
-        bind(remote, "kept")
-        assert server.unload("kept").status == 200
-        assert not server.serves("kept")
-        assert server.index()["kept"]["reason"] == "unloaded"
-        assert server.load("kept").status == 200
-        assert server.infer("kept", 5.0) == [-5.0]
-        server.unload("kept")
-
-    assert server.infer("kept", 5.0) == [8.0]
-
-
-def test_clients_do_not_unload_bound_models_in_mode_none(start_server):
-    server = start(start_server, "none")
-    with join(server) as remote:
-        bind(remote)
-        refusals = {server.unload("bound").error, server.load("bound").error}
-
-        expected = (
-            "explicit model load / unload is not allowed in model control mode 'none'; "
-            "start the server with --model-control-mode=explicit"
-        )
-        assert refusals == {expected}
-        assert server.infer("bound", 5.0) == [-5.0]
-
-
 def test_hidden_model_changes_unseen(start_server):
     server = start(start_server, "poll")
     with join(server) as remote:
@@ -144,16 +101,6 @@ def test_hidden_model_changes_unseen(start_server):
         assert server.infer("kept", 5.0) == [-5.0]
 
     assert server.infer("kept", 5.0) == [35.0]
-
-
-def test_restricted_repository_refuses_a_wrong_secret(start_server):
-    server = start(start_server, "none", "--http-restricted-api=model-repository:key=secret")
-    with pytest.raises(PyTritonRuntimeError, match="expecting header 'key'"):
-        join(server, "wrong").connect()
-
-    with join(server, "secret") as remote:
-        bind(remote)
-        assert server.infer("bound", 5.0) == [-5.0]
 
 
 def test_end_of_the_server_waits_for_bound_models(start_server):

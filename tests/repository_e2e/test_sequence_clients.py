@@ -15,7 +15,6 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.grpc.aio as triton_grpc_aio
 import tritonclient.http as triton_http
 import tritonclient.http.aio as triton_http_aio
-from tritonclient.utils import InferenceServerException
 
 from tests.e2e.waiting import DEADLINE_S
 from tests.repository_e2e.model_files import (
@@ -54,7 +53,8 @@ STRATEGIES = {
     "direct": f"sequence_batching {{ {IDLE} }}\n",
     "oldest": f"sequence_batching {{ {IDLE} oldest {{ max_candidate_sequences: 16 }} }}\n",
 }
-MISSING_START = "must specify the START flag on the first request of the sequence"
+
+
 VALUES = (1.0, 2.0, 4.0, 8.0)
 SUMS_OF_VALUES = [1.0, 3.0, 7.0, 15.0]
 
@@ -128,30 +128,6 @@ def test_sequence_is_added_up(server, protocol, strategy, kind):
     assert sums == SUMS_OF_VALUES
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_sequence_that_has_ended_is_refused(server, protocol):
-    library, opened = PROTOCOLS[protocol]
-    sequence = new_id(str)
-    with opened(server) as client:
-        for value, options in steps(sequence):
-            client.infer("direct", [tensor(library, value)], **options)
-        with pytest.raises(InferenceServerException, match=MISSING_START) as caught:
-            client.infer("direct", [tensor(library, 1.0)], sequence_id=sequence)
-
-    assert caught.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
-
-
-def test_sequence_uses_both_protocols(server):
-    sequence = new_id(int)
-    sums = []
-    with http_client(server) as over_http, grpc_client(server) as over_grpc:
-        clients = itertools.cycle([(triton_http, over_http), (triton_grpc, over_grpc)])
-        for (value, options), (library, client) in zip(steps(sequence), clients, strict=False):
-            sums.append(y_of(client.infer("oldest", [tensor(library, value)], **options)))
-
-    assert sums == SUMS_OF_VALUES
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_sequences_of_many_threads_do_not_mix(server, protocol, strategy):
@@ -169,38 +145,6 @@ def test_sequences_of_many_threads_do_not_mix(server, protocol, strategy):
         sums = list(pool.map(play, range(48)))
 
     assert sums == [[number * count for count in range(1, 11)] for number in range(48)]
-
-
-def test_asynchronous_http_requests_of_sequences(server):
-    ids = [new_id(int) for _ in range(8)]
-    with http_client(server, connections=8) as client:
-        rounds = []
-        for requests in zip(*(list(steps(sequence)) for sequence in ids), strict=True):
-            waiting = [
-                client.async_infer("direct", [tensor(triton_http, value)], **options)
-                for value, options in requests
-            ]
-            rounds.append([y_of(each.get_result()) for each in waiting])
-
-    assert rounds == [[total] * 8 for total in SUMS_OF_VALUES]
-
-
-def test_asynchronous_grpc_requests_of_sequences(server):
-    answers: queue.Queue = queue.Queue()
-    ids = [new_id(str) for _ in range(8)]
-    with grpc_client(server) as client:
-        rounds = []
-        for requests in zip(*(list(steps(sequence)) for sequence in ids), strict=True):
-            for value, options in requests:
-                client.async_infer(
-                    "oldest",
-                    [tensor(triton_grpc, value)],
-                    lambda result, error: answers.put(error or y_of(result)),
-                    **options,
-                )
-            rounds.append([answers.get(timeout=DEADLINE_S) for _ in requests])
-
-    assert rounds == [[total] * 8 for total in SUMS_OF_VALUES]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -223,23 +167,6 @@ def test_many_sequences_share_a_stream(server, kind, strategy):
 
     assert [error for _, error in received if error is not None] == []
     assert {result.get_response().id: y_of(result) for result, _ in received} == expected
-
-
-def test_stream_goes_on_after_errors_of_sequences(server):
-    answers: queue.Queue = queue.Queue()
-    sequence = new_id(int)
-    sums = []
-    with grpc_client(server) as client:
-        client.start_stream(lambda result, error: answers.put((result, error)))
-        client.async_stream_infer("direct", [tensor(triton_grpc, 1.0)], sequence_id=sequence)
-        _, refused = answers.get(timeout=DEADLINE_S)
-        for value, options in steps(sequence):
-            client.async_stream_infer("direct", [tensor(triton_grpc, value)], **options)
-            sums.append(y_of(answers.get(timeout=DEADLINE_S)[0]))
-        client.stop_stream()
-
-    assert MISSING_START in refused.message()
-    assert sums == SUMS_OF_VALUES
 
 
 @pytest.mark.parametrize("name", ["decoupled_direct", "decoupled_oldest"])

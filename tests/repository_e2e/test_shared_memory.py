@@ -150,20 +150,6 @@ def test_memory_that_a_client_only_claims_to_have_is_not_read(server, protocol, 
     assert result.as_numpy("Y").tolist() == [[1]]
 
 
-def test_name_that_is_not_text_is_refused(server, make_memory):
-    path = "/v2/systemsharedmemory/region/%ff"
-    body = {"key": make_memory().key, "byte_size": 16}
-    refused, unknown = server.post(f"{path}/register", body), server.get(f"{path}/status")
-    with server.http_client() as client:
-        listed = client.get_system_shared_memory_status()
-
-    assert server.post(f"{path}/unregister").status == 200  # as for any unknown name
-    assert refused.status == 400
-    assert refused.error == "expected UTF-8 text for 'region name', got '\\udcff'"
-    assert unknown.status == 404
-    assert "\udcff" not in [region["name"] for region in listed]
-
-
 @pytest.mark.parametrize("name, expected", [("plain", 1), ("echo", 0), ("chain", 2), ("cached", 1)])
 @pytest.mark.parametrize("columns", [4, LARGE // 4], ids=["small", "large"])
 def test_input_and_output_are_in_shared_memory(
@@ -322,27 +308,6 @@ def infer_held(server, protocol, inputs, memory):
         client.infer("held", inputs, outputs=[wanted(CLIENTS[protocol], memory, 16, 16)])
 
 
-def test_object_that_shrinks_fails_its_requests_only(server, protocol, make_memory):
-    module = CLIENTS[protocol]
-    x = np.ones((1, LARGE // 4), np.float32)
-    memory, other = make_memory(2 * x.nbytes), make_memory(2 * x.nbytes)
-    other.write(x)
-    with open_client(server, protocol) as client:
-        memory.register(client)
-        other.register(client)
-        os.truncate(memory.path, 100)
-        with pytest.raises(InferenceServerException, match="made smaller after it was registered"):
-            client.infer("plain", [tensor(module, memory, x)])
-        with pytest.raises(InferenceServerException, match="made smaller after it was registered"):
-            client.infer(
-                "plain", [tensor(module, other, x)], outputs=[wanted(module, memory, x.nbytes)]
-            )
-        os.truncate(memory.path, memory.size)
-        client.infer("plain", [tensor(module, memory, x)])
-
-    assert memory.path.stat().st_size == memory.size
-
-
 def test_object_that_changes_its_size_all_the_time_kills_nobody(server, protocol, make_memory):
     module = CLIENTS[protocol]
     x = np.ones((1, LARGE // 4), np.float32)
@@ -418,30 +383,6 @@ def test_registering_and_unregistering_under_load_loses_nothing(server, protocol
 
     unknown = f"Unable to find shared memory region: '{memory.name}'"
     assert set(outcomes) <= {"", unknown}
-
-
-def test_all_descriptors_are_closed_when_all_is_unregistered(server, make_memory):
-    x = np.ones((1, LARGE // 4), np.float32)
-    memory = make_memory(2 * x.nbytes)
-
-    def open_objects():
-        links = []
-        for process in (server.pid, *(each.pid for each in server.descendants())):
-            folder = pathlib.Path(f"/proc/{process}/fd")
-            for entry in folder.iterdir():
-                with contextlib.suppress(OSError):
-                    links.append(str(entry.readlink()))
-        return [link for link in links if memory.key in link]
-
-    with server.http_client() as client:
-        memory.register(client, "a")
-        memory.register(client, "b")
-        memory.register(client)
-        client.infer("plain", [tensor(triton_http, memory, x)])
-        assert len(open_objects()) >= 3
-        client.unregister_system_shared_memory()
-
-        assert eventually(lambda: not open_objects())
 
 
 def test_client_that_was_killed_leaves_the_server_alone(server, make_memory):

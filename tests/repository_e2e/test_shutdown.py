@@ -27,8 +27,8 @@ from tests.repository_e2e.streams import open_stream
 SLOW = model(code(f"print('busy')\n{HOLD}\ny = x"), **HELD)
 HANGING = model(code("print('busy'); threading.Event().wait(); y = x"))
 HANGING_FINALIZE = model(code(finalize="threading.Event().wait()"))
-MARK = "open(os.path.join(os.path.dirname(__file__), 'finalized'), 'w').close()"
-FINALIZING = model(code(finalize=MARK))
+
+
 # A response, and another one when it is let go.
 STREAMING = model(
     decoupled_code(f"send([x[0]])\n{HOLD}\nsend([x[0] + 1])"), config(DECOUPLED), **HELD
@@ -40,11 +40,9 @@ SERVERS = {
     "SIGTERM": ({"slow": SLOW, "stream": STREAMING}, []),
     "SIGINT": ({"slow": SLOW, "stream": STREAMING}, []),
     "idle": ({"m": model()}, []),
-    "event stream": ({"stream": STREAMING}, []),
     "second": ({"m": HANGING}, []),
     "timeout": ({"m": HANGING}, ONE_SECOND),
     "finalize": ({"m": HANGING_FINALIZE}, ONE_SECOND),
-    "finalizing": ({"m": FINALIZING}, []),
     "loading": ({"m": model(code(initialize="threading.Event().wait()"))}, []),
 }
 
@@ -116,29 +114,6 @@ def test_idle_connections_do_not_delay_the_end(servers):
     assert "Timeout 10:" not in server.stdout  # of 30 s; a busy machine needs some of them
 
 
-def test_event_stream_is_ended_in_order(servers):
-    server = servers["event stream"].await_ready()
-    with socket.create_connection(("127.0.0.1", server.http_port), DEADLINE_S) as client:
-        body = b'{"X": 1.0}'
-        client.sendall(
-            b"POST /v2/models/stream/generate_stream HTTP/1.1\r\nHost: localhost\r\n"
-            b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
-        )
-        received = client.recv(65536)
-        while b"data:" not in received:
-            received += client.recv(65536)
-
-        server.signal()
-        assert eventually(lambda: WAITING in server.stdout)
-        server.let_go("stream")
-
-        while piece := client.recv(65536):
-            received += piece
-    assert received.count(b"data:") == 2
-    assert received.endswith(b"0\r\n\r\n")
-    assert server.exit_code() == 0
-
-
 def test_second_signal_ends_everything_at_once(servers, threads):
     server = servers["second"].await_ready()
     answer = threads.submit(server.infer, "m")
@@ -182,10 +157,3 @@ def test_signal_gives_loading_up(servers):
 
     assert server.end() == 0
     assert_gone(server)
-
-
-def test_finalize_runs_before_the_end(servers):
-    server = servers["finalizing"].await_ready()
-
-    assert server.end() == 0
-    assert (server.repository / "m" / "1" / "finalized").exists()

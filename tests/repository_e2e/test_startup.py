@@ -6,15 +6,13 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
-import subprocess
 
 import pytest
 
 from tests.e2e.http_client import is_port_free
-from tests.e2e.waiting import DEADLINE_S, eventually
+from tests.e2e.waiting import eventually
 from tests.free_ports import free_ports
 from tests.repository_e2e.model_files import code, model
-from tests.repository_e2e.server_process import COMMAND
 
 pytestmark = pytest.mark.real_start  # what a start says and does is seen as users have it
 
@@ -22,16 +20,12 @@ BROKEN = model("raise RuntimeError('no weights')")
 
 
 CHATTY = model(code("y = x + 1", initialize="pb_utils.Logger.log_verbose('chatty')"))
-EXPLICIT = "--model-control-mode=explicit"
 TOLERANT = "--exit-on-error=false"
 SERVERS = {
     "good": ({"add": CHATTY}, []),
     "verbose": ({"add": CHATTY}, ["--log-verbose=1"]),
     "broken": ({"good": model(), "bad": BROKEN}, []),
-    "missing": ({}, ["--model-repository=there/is/none"]),
-    "unknown": ({"m": model()}, [EXPLICIT, "--load-model=unknown"]),
     "tolerant": ({"good": model(), "bad": BROKEN}, [TOLERANT]),
-    "lenient": ({"bad": BROKEN}, [TOLERANT, "--strict-readiness=false"]),
     "file": ({"m": model(), "bad": BROKEN}, [TOLERANT, "--log-file=server.log"]),
 }
 
@@ -70,24 +64,6 @@ def test_log_lines_are_those_of_triton(server):
     assert server.stderr == ""
 
 
-def test_curl_infers(server):
-    done = subprocess.run(
-        [
-            "curl",
-            "--silent",
-            "--fail",
-            f"http://127.0.0.1:{server.http_port}/v2/models/add/infer",
-            "--data",
-            '{"inputs":[{"name":"X","shape":[1,1],"datatype":"FP32","data":[41]}]}',
-        ],
-        capture_output=True,
-        check=True,
-        timeout=DEADLINE_S,
-    )
-
-    assert b'"data":[42.0]' in done.stdout
-
-
 def test_ports_stay_closed_until_models_are_loaded(start_server, tmp_path):
     gate = tmp_path / "gate"
     wait = f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)"
@@ -102,23 +78,6 @@ def test_ports_stay_closed_until_models_are_loaded(start_server, tmp_path):
     assert server.await_ready().infer("slow") == [1.0]
 
 
-def test_missing_repository_ends_the_command(servers):
-    server = servers["missing"]
-
-    assert server.exit_code() == 1
-    expected = "error: creating server: Internal - failed to stat file there/is/none"
-    assert server.stderr.splitlines()[-1] == expected
-
-
-def test_no_repository_at_all_ends_the_command():
-    done = subprocess.run(COMMAND, capture_output=True, check=False, timeout=DEADLINE_S, text=True)
-
-    assert done.returncode == 1
-    assert done.stderr == (
-        "error: creating server: Invalid argument - --model-repository must be specified\n"
-    )
-
-
 def test_broken_model_ends_the_command(servers):
     server = servers["broken"]
 
@@ -130,13 +89,6 @@ def test_broken_model_ends_the_command(servers):
     assert all(is_port_free(port) for port in server.ports)
 
 
-def test_model_to_load_that_is_not_there_ends_the_command(servers):
-    server = servers["unknown"]
-
-    assert server.exit_code() == 1
-    assert "model not found in any model repository" in server.stderr
-
-
 def test_broken_model_beside_others_with_exit_on_error_off(servers):
     server = servers["tolerant"].await_ports()
 
@@ -144,13 +96,6 @@ def test_broken_model_beside_others_with_exit_on_error_off(servers):
     assert server.get("/v2/health/ready").status == 400
     assert server.get("/v2/health/live").status == 200
     assert "no weights" in server.index()["bad"]["reason"]
-
-
-def test_server_is_ready_without_strict_readiness_although_a_model_failed(servers):
-    server = servers["lenient"].await_ports()
-
-    assert server.get("/v2/health/ready").status == 200
-    assert server.get("/v2/models/bad/ready").status == 400
 
 
 def test_port_in_use_ends_the_command(start_server):
@@ -167,19 +112,6 @@ def test_port_in_use_ends_the_command(start_server):
     for taken, server in enumerate(servers):
         assert f"127.0.0.1:{server.ports[taken]}" in server.stderr
         assert server.descendants() == []
-
-
-def test_unknown_flag_is_refused_with_the_one_that_was_meant():
-    done = subprocess.run(
-        [*COMMAND, "--modle-repository=/x"],
-        capture_output=True,
-        check=False,
-        timeout=DEADLINE_S,
-        text=True,
-    )
-
-    assert done.returncode == 1
-    assert "--model-repository" in done.stderr
 
 
 def test_log_file_takes_all(servers):

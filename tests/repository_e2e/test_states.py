@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -15,15 +14,8 @@ from tests.repository_e2e.model_files import model
 
 SUM = 'state [{ input_name: "SUM" output_name: "NEXT" data_type: TYPE_FP32 dims: [ 1 ] %s }]'
 INITIAL = 'initial_state { name: "first" data_type: TYPE_FP32 dims: [ 1 ] data_file: "first" }'
-GROWING = """state [{
-    input_name: "SUM" output_name: "NEXT" data_type: TYPE_FP32 dims: [ -1 ]
-    use_growable_memory: true
-    initial_state { name: "none" data_type: TYPE_FP32 dims: [ 0 ] zero_data: true }
-}]"""
-LARGE = """state [{
-    input_name: "SUM" output_name: "NEXT" data_type: TYPE_FP32 dims: [ 262144 ]
-    use_same_buffer_for_input_output: true
-}]"""
+
+
 CONTROLS = """
 control_input [
   { name: "START" control [{ kind: CONTROL_SEQUENCE_START int32_false_true: [ 3, 9 ] }] },
@@ -54,9 +46,8 @@ class TritonPythonModel:
         return None if tensor is None else tensor.as_numpy()
 """
 ACCUMULATE = MODEL.format("state = y = x + state")
-APPEND = MODEL.format("state = np.concatenate([state, x], axis=-1); y = state.sum()")
-FILL = MODEL.format("state = state + x; y = state[0, -1]")
-WRONG = MODEL.format("y = x + state; state = y.astype(np.float64) if x[0, 0] < 0 else y")
+
+
 # The first sequence of an instance sees what its warm-up saw.
 REMEMBER = """
 import numpy as np
@@ -112,24 +103,15 @@ def stateful(code, batching, max_batch_size=4, more="", output=None, **files):
 @pytest.fixture(scope="module")
 def server(start_module_server):
     text = '{ name: "T" data_type: TYPE_STRING dims: [ 1 ] }'
-    both = """{ name: "Y" data_type: TYPE_FP32 dims: [ 1 ] },
-        { name: "NEXT" data_type: TYPE_FP32 dims: [ 1 ] }"""
     oldest = "oldest { max_candidate_sequences: 16 } "
-    first = {"initial_state/first": np.float32(100).tobytes()}
     repository = {
         "direct": stateful(ACCUMULATE, SUM % ""),
         "oldest": stateful(ACCUMULATE, oldest + SUM % ""),
         "unbatched": stateful(ACCUMULATE, SUM % "", 0),
-        "from_file": stateful(ACCUMULATE, SUM % INITIAL, **first),
-        "shown": stateful(ACCUMULATE, SUM % "", output=both),
-        "growing": stateful(APPEND, oldest + GROWING, 16),
-        "large": stateful(FILL, oldest + LARGE),
-        "wrong": stateful(WRONG, SUM % ""),
         "decoupled": stateful(
             DECOUPLED, SUM % "", more="model_transaction_policy { decoupled: true }"
         ),
         "numbers": stateful(REMEMBER, CONTROLS % "TYPE_INT64", output=text),
-        "texts": stateful(REMEMBER, CONTROLS % "TYPE_STRING", output=text),
         "slots": stateful(REMEMBER, CONTROLS % "TYPE_UINT32", output=text),
         "warm": stateful(REMEMBER, CONTROLS % "TYPE_UINT64" + SUM % "", more=WARMUP, output=text),
     }
@@ -189,58 +171,6 @@ def test_states_are_passed_on_in_their_sequence(send, name):
         send(name, 0, 72, end=True)
 
 
-def test_sequences_begin_with_the_state_of_a_file(send):
-    answers = [send("from_file", 1, 5, start=True), send("from_file", 2, 5, end=True)]
-
-    assert answers == [{"Y": [101]}, {"Y": [103]}]
-
-
-def test_states_that_are_outputs_are_for_clients_that_want_them(send):
-    answers = [
-        send("shown", 1, 5, start=True),
-        send("shown", 2, 5, outputs=["Y"]),
-        send("shown", 3, 5, outputs=["NEXT"], end=True),
-    ]
-
-    assert answers == [{"Y": [1], "NEXT": [1]}, {"Y": [3]}, {"NEXT": [6]}]
-
-
-def test_growing_states_of_many_sequences(server):
-    def run(number):
-        with triton_http.InferenceServerClient(f"127.0.0.1:{server.http_port}") as client:
-            sums = []
-            for index in range(number + 1):
-                tensor = triton_http.InferInput("X", (1, 1), "FP32")
-                tensor.set_data_from_numpy(np.ones((1, 1), np.float32))
-                flags = {"sequence_start": index == 0, "sequence_end": index == number}
-                result = client.infer("growing", [tensor], sequence_id=number, **flags)
-                sums.append(result.as_numpy("Y").item())
-            return sums
-
-    with ThreadPoolExecutor(8) as threads:
-        answers = list(threads.map(run, range(1, 9)))
-
-    assert answers == [list(range(1, number + 2)) for number in range(1, 9)]
-
-
-def test_large_states_are_passed_on(send):
-    answers = [
-        send("large", number, number, start=index == 0)
-        for index in range(3)
-        for number in (1, 2, 3)
-    ]
-
-    assert answers == [{"Y": [number * count]} for count in (1, 2, 3) for number in (1, 2, 3)]
-
-
-def test_a_state_of_another_type_is_an_error_and_the_sequence_goes_on(send):
-    send("wrong", 2, 5, start=True)
-    with pytest.raises(Exception, match="state 'NEXT' of model 'wrong' has data-type 'FP64'"):
-        send("wrong", -1, 5)
-
-    assert send("wrong", 3, 5, end=True) == {"Y": [5]}
-
-
 def test_states_of_a_decoupled_model(server):
     results = []
     with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
@@ -270,28 +200,6 @@ def test_a_model_gets_its_controls(send, server):
     ]
     metadata = json.loads(server.get("/v2/models/numbers").body)
     assert [tensor["name"] for tensor in metadata["inputs"]] == ["X"]
-
-
-def test_texts_are_ids_where_the_model_takes_texts(send):
-    (execution,) = facts(send("texts", 0, "abc", start=True, end=True))[-1:]
-
-    assert execution.endswith("CORRID=b'abc' id=abc flags=3")
-    with pytest.raises(Exception, match="data-type is 'UINT64', but model 'texts' expects 'BYTES'"):
-        send("texts", 0, 5, start=True)
-    with pytest.raises(Exception, match="data-type is 'BYTES', but model 'slots' expects 'UINT32'"):
-        send("slots", 0, "abc", start=True)
-
-
-def test_empty_slots_are_not_ready(send):
-    send("slots", 1, 5, start=True)
-    (execution,) = facts(send("slots", 2, 6, start=True))[-1:]
-    send("slots", 0, 5, end=True)
-    send("slots", 0, 6, end=True)
-
-    assert execution == (
-        "X=0.0 START=3 END=0.0 READY=False CORRID=0 id=0 flags=0, "
-        "X=2.0 START=9 END=0.0 READY=True CORRID=6 id=6 flags=1"
-    )
 
 
 def test_a_warm_up_has_controls_and_states(send):

@@ -23,13 +23,12 @@ from tests.repository_e2e.model_files import (
     ensemble,
     model,
 )
-from tests.trace_files import await_requests, objects, requests
+from tests.trace_files import await_requests, requests
 
 BODY = http_client.json_body({"X": np.ones((1, 2), np.float32)})
 MODELS = {
     "leaf": model(code("print('context', request.trace().get_context(), flush=True)\ny = 2 * x")),
     "caller": model(code(TRACED_CALLER)),
-    "failing": model(code('raise pb_utils.TritonModelException("no luck")')),
     "pipe": ensemble("leaf", "leaf"),
     "stream": model(decoupled_code("send(x)\nsend(x)"), config(DECOUPLED)),
 }
@@ -158,29 +157,6 @@ def test_model_sees_no_spans(tracing):
     assert "traceparent" not in tracing.stdout
 
 
-def test_failed_request_is_traced(tracing):
-    assert post(tracing, "failing").status == 500
-
-    (request,) = await_requests(tracing.traces, 1)
-    assert request.names == ALL_TIMES
-
-
-def test_refused_request_leaves_no_trace(tracing):
-    refused = http_client.json_body({"X": np.ones((1, 1, 1), np.float32)})
-    assert post(tracing, "leaf", refused).status == 400
-    tracing.infer("leaf", id="after")
-
-    (request,) = await_requests(tracing.traces, 1)
-    assert request.model["request_id"] == "after"
-
-
-def test_trace_of_a_client_is_not_needed_and_not_in_the_way(tracing):
-    unsampled = f"00-{'1' * 32}-{'2' * 16}-00"
-    assert post(tracing, "leaf", traceparent=unsampled).status == 200
-
-    assert len(await_requests(tracing.traces, 1)) == 1
-
-
 @pytest.mark.parametrize("size", [2, 100_000])
 def test_tensors_are_written(tracing, size):
     change(tracing, {"trace_level": ["TENSORS"]})
@@ -224,41 +200,6 @@ def test_tensors_of_steps_and_streams_are_written(tracing):
         [(queued, "1"), (made, "2")],
         [(queued, "2"), (made, "4")],
     ]
-
-
-def test_rate_selects_requests(tracing):
-    change(tracing, {"trace_rate": "3"})
-    for number in range(7):
-        tracing.infer("leaf", id=str(number))
-
-    found = await_requests(tracing.traces, 2)
-    assert [request.model["request_id"] for request in found] == ["2", "5"]
-
-
-def test_count_runs_down(tracing):
-    change(tracing, {"trace_count": "2", "log_frequency": "0"})
-    for _ in range(3):
-        tracing.infer("leaf")
-
-    assert len(await_requests(tracing.traces, 2)) == 2
-    assert tracing.get("/v2/trace/setting").json["trace_count"] == "0"
-    (file,) = tracing.traces.iterdir()
-    assert file.name.startswith("trace.json.")
-    change(tracing, {"log_frequency": None})
-
-
-def test_model_has_settings_of_its_own(tracing):
-    change(tracing, {"trace_level": ["OFF"]}, "leaf")
-    tracing.infer("leaf")
-    tracing.infer("pipe")
-    with tracing.grpc_client() as client:
-        settings = client.update_trace_settings("leaf", {"trace_level": ["TIMESTAMPS"]})
-    assert list(settings.settings["trace_level"].value) == ["TIMESTAMPS"]
-    tracing.infer("leaf")
-
-    names = [each.model["model_name"] for each in await_requests(tracing.traces, 4)]
-    assert names == ["pipe", "leaf", "leaf", "leaf"]
-    change(tracing, {"trace_level": None}, "leaf")
 
 
 def test_many_requests_at_once_are_sampled_as_one_by_one(server):
@@ -311,20 +252,3 @@ def test_deprecated_flags_do_the_same(start_server, tmp_path):
 
     assert len(await_requests(tmp_path, 2)) == 2
     assert sorted(path.name for path in tmp_path.glob("trace*")) == ["trace.json.0", "trace.json.1"]
-
-
-def test_missing_folder_is_said_once_and_requests_go_on(start_server, tmp_path):
-    settings = ("level=TIMESTAMPS", "rate=1", "triton,log-frequency=1")
-    server = start(start_server, tmp_path / "missing", *settings)
-    for _ in range(3):
-        assert server.infer("leaf") == [2.0]
-    assert server.end() == 0
-
-    assert server.output.count("Traces cannot be written, and are lost") == 1
-
-
-def test_file_cannot_be_changed_by_clients(server, tmp_path):
-    answer = server.post("/v2/trace/setting", {"trace_file": str(tmp_path / "other")})
-
-    assert answer.status == 501
-    assert objects(tmp_path) == []

@@ -22,27 +22,10 @@ def server(start_module_server):
         "newest": versions("version_policy { latest { num_versions: 2 } }", 1, 3, 20),
         "chosen": versions("version_policy { specific { versions: [ 1, 20 ] } }", 1, 3, 20),
         "partly": versions("version_policy { specific { versions: [ 1, 9 ] } }", 1),
-        "none_there": versions("version_policy { specific { versions: [ 9 ] } }", 1),
         "zeros": versions("version_policy { all { } }", 1, "002"),
-        "no_versions": {"config.pbtxt": config()},
-        "twice": model(),
-        "configured": model(
-            settings=config(max_batch_size=1),
-            **{
-                "configs/large.pbtxt": config(max_batch_size=64),
-                "configs/other.pbtxt": config(max_batch_size=7),
-            },
-        ),
-        "incomplete": {"1/model.py": code()},
-        ".hidden": model("raise RuntimeError('nobody loads this')"),
     }
-    second = {"twice": model(), "second": model(code("y = x + 2"))}
-    flags = [
-        "--exit-on-error=false",
-        "--model-config-name=large",
-        "--disable-auto-complete-config",
-    ]
-    return start_module_server(first, second, flags=flags).await_ports()
+    second = {"second": model(code("y = x + 2"))}
+    return start_module_server(first, second).await_ports()
 
 
 @pytest.mark.parametrize(
@@ -82,38 +65,5 @@ def test_version_that_is_missing_is_warned_of(server):
     assert "leading zeros" in server.stderr
 
 
-@pytest.mark.parametrize("name", ["none_there", "no_versions"])
-def test_model_without_a_version_is_unavailable(server, name):
-    row = server.index()[name]
-
-    assert row["state"] == "UNAVAILABLE"
-    assert "at least one version must be available under the version policy" in row["reason"]
-
-
-def test_model_in_two_repositories_is_not_served(server):
-    row = server.index()["twice"]
-
-    assert row["state"] == "UNAVAILABLE"
-    assert row["reason"] == "model appears in two or more repositories"
-    assert not server.serves("twice")
-
-
 def test_models_of_all_repositories_serve(server):
     assert server.infer("second", 1.0) == [3.0]
-
-
-def test_named_configuration_is_used_where_there_is_one(server):
-    assert server.get("/v2/models/configured/config").json["max_batch_size"] == 64
-    assert server.get("/v2/models/second/config").json["max_batch_size"] == 8
-
-
-def test_model_needs_a_configuration_where_none_is_completed(server):
-    row = server.index()["incomplete"]
-
-    assert row["state"] == "UNAVAILABLE"
-    assert "failed to open text file for read" in row["reason"]
-    assert "incomplete/config.pbtxt" in row["reason"]
-
-
-def test_hidden_directory_is_no_model(server):
-    assert ".hidden" not in server.index()

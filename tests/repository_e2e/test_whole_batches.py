@@ -9,7 +9,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from tests.e2e.http_client import InferFailedError, infer, infer_json
+from tests.e2e.http_client import InferFailedError, infer
 
 SQUARES = {
     "config.pbtxt": """
@@ -82,17 +82,6 @@ def test_many_clients_get_their_own_rows(server):
         assert ("ROWS" in answer) is bool(number % 2)
 
 
-def test_small_requests_in_json_keep_their_rows(server):
-    def ask(number):
-        answer = infer_json(server.http_port, "squares", {"X": np.array([[number]], np.float32)})
-        return answer.json["outputs"][0]["data"]
-
-    with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(ask, range(200)))
-
-    assert answers == [[number**2] for number in range(200)]
-
-
 def test_request_fails_alone(server):
     def ask(number):
         x = np.array([[number]], np.float32)
@@ -106,14 +95,6 @@ def test_request_fails_alone(server):
 
     assert answers == [(404, "a negative number"), 4, 9, (404, "a negative number"), 16, 25, 36,
                        (404, "a negative number")] * 5  # fmt: skip
-
-
-def test_large_output_comes_back_whole(server):
-    x = np.random.default_rng(3).random((2, 300_000), np.float32)
-
-    for _ in range(3):
-        answer = infer(server.http_port, "squares", {"X": x})
-        assert np.array_equal(answer["Y"], x * x)
 
 
 def test_states_of_sequences_are_kept(server):
