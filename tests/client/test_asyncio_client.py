@@ -13,8 +13,6 @@ from pytriton.client import AsyncioModelClient, ModelClient
 from pytriton.client.exceptions import (
     PyTritonClientClosedError,
     PyTritonClientInferenceServerError,
-    PyTritonClientModelDoesntSupportBatchingError,
-    PyTritonClientModelUnavailableError,
     PyTritonClientTimeoutError,
     PyTritonClientValueError,
 )
@@ -22,7 +20,6 @@ from pytriton.model_config.triton_model_config import TritonModelConfig
 from tests.client.operands import A, B
 from tests.client.scripted_server import ScriptedServer
 from tests.e2e.waiting import DEADLINE_S
-from tests.free_ports import free_ports
 
 
 def in_a_loop(test):
@@ -33,60 +30,6 @@ def in_a_loop(test):
         asyncio.run(test(**fixtures))
 
     return run
-
-
-@in_a_loop
-async def test_samples_and_batches(url):
-    async with AsyncioModelClient(url, "AddSub") as client:
-        sample = await client.infer_sample(A, B)
-        batch = await client.infer_batch(a=A[None], b=B[None])
-
-    np.testing.assert_array_equal(sample["add"], A + B)
-    np.testing.assert_array_equal(batch["sub"], [A - B])
-
-
-@in_a_loop
-async def test_many_inferences_at_a_time(url):
-    values = [np.array([number, 1], np.float32) for number in range(150)]
-    async with AsyncioModelClient(url, "AddSub") as client:
-        results = await asyncio.gather(*(client.infer_sample(value, B) for value in values))
-
-    for value, result in zip(values, results, strict=True):
-        np.testing.assert_array_equal(result["add"], value + B)
-
-
-@in_a_loop
-async def test_large_tensors_come_back_as_they_went(url):
-    large = np.arange(2_000_000, dtype=np.float32)
-    async with AsyncioModelClient(url, "Large") as client:
-        result = await client.infer_sample(large)
-
-    np.testing.assert_array_equal(result["y"], large)
-
-
-@in_a_loop
-async def test_model_without_batching(url):
-    async with AsyncioModelClient(url, "Plain") as client:
-        np.testing.assert_array_equal((await client.infer_sample(A))["y"], A)
-        with pytest.raises(PyTritonClientModelDoesntSupportBatchingError):
-            await client.infer_batch(A)
-
-
-@in_a_loop
-async def test_parameters_and_headers_reach_the_model(url):
-    async with AsyncioModelClient(url, "Parameters") as client:
-        result = await client.infer_sample(A, parameters={"n": 2}, headers={"x-h": 3})
-
-    assert result["parameters"][0] == b"n=2;x-h=3"
-
-
-@in_a_loop
-async def test_config_is_awaited(url):
-    async with AsyncioModelClient(url, "AddSub") as client:
-        config = await client.model_config
-
-        assert config.max_batch_size == 16
-        assert await client.model_config is config
 
 
 @in_a_loop
@@ -113,42 +56,6 @@ async def test_entering_in_vain_closes_the_client(url):
 
     with pytest.raises(PyTritonClientClosedError, match="AsyncioModelClient is closed"):
         await client.infer_sample(A)
-
-
-@pytest.mark.usefixtures("looks_once")
-@in_a_loop
-async def test_unknown_model_is_unavailable(url):
-    async with AsyncioModelClient(url, "Nobody", init_timeout_s=DEADLINE_S) as client:
-        with pytest.raises(PyTritonClientModelUnavailableError, match="model Nobody"):
-            await client.infer_sample(A)
-
-
-@in_a_loop
-async def test_server_that_is_not_there_is_a_timeout(scheme):
-    (port,) = free_ports(1)
-    async with AsyncioModelClient(f"{scheme}://127.0.0.1:{port}", "Model") as client:
-        with pytest.raises(PyTritonClientTimeoutError, match="Timeout while waiting for model"):
-            await client.wait_for_model(0.3)
-
-
-@in_a_loop
-async def test_wait_for_what_is_ready_returns(url):
-    async with AsyncioModelClient(url, "AddSub") as client:
-        assert await client.wait_for_model(DEADLINE_S) is None
-
-
-@in_a_loop
-async def test_server_s_error_is_told(url):
-    async with AsyncioModelClient(url, "Failing") as client:
-        with pytest.raises(PyTritonClientInferenceServerError, match="this model always fails"):
-            await client.infer_sample(A)
-
-
-@in_a_loop
-async def test_decoupled_model_is_refused(url):
-    async with AsyncioModelClient(url, "Counter") as client:
-        with pytest.raises(PyTritonClientInferenceServerError, match="Decoupled"):
-            await client.infer_sample(np.array([1], np.int32))
 
 
 @in_a_loop

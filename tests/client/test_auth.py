@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytriton.client import AsyncioModelClient, ModelClient
 from pytriton.client.auth import create_auth_headers, extract_access_token_from_headers
 
 HTTP = "triton-access-token"
@@ -46,3 +47,10 @@ def test_token_is_found_in_headers(headers, token):
 def test_two_different_tokens_in_headers_are_refused():
     with pytest.raises(ValueError, match="Conflicting authentication headers found"):
         extract_access_token_from_headers({HTTP: "one", GRPC: "other"})
+
+
+@pytest.mark.parametrize("kind", [ModelClient, AsyncioModelClient])
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_empty_token_of_a_client_is_refused(kind, scheme):
+    with pytest.raises(ValueError, match="access_token cannot be None or empty"):
+        kind(f"{scheme}://localhost", "Model", access_token="")

@@ -16,8 +16,6 @@ from pytriton.client import AsyncioDecoupledModelClient, DecoupledModelClient, d
 from pytriton.client.exceptions import (
     PyTritonClientClosedError,
     PyTritonClientInferenceServerError,
-    PyTritonClientModelDoesntSupportBatchingError,
-    PyTritonClientModelUnavailableError,
     PyTritonClientTimeoutError,
     PyTritonClientValueError,
 )
@@ -63,53 +61,6 @@ def responses(decoupled_client_class, grpc_url):
     return responses
 
 
-@pytest.mark.parametrize("count", [0, 1, 5])
-def test_sample_has_as_many_responses_as_the_model_gives(responses, count):
-    received = responses("Counter", "infer_sample", n(count))
-
-    assert values_of(received) == list(range(count))
-    assert all(response["value"].shape == (1,) for response in received)
-
-
-def test_batch_keeps_its_axis(responses):
-    received = responses("Counter", "infer_batch", n=n(2)[None])
-
-    assert [response["value"].shape for response in received] == [(1, 1), (1, 1)]
-
-
-def test_model_without_batching(responses):
-    assert values_of(responses("PlainCounter", "infer_sample", n(3))) == [0, 1, 2]
-    with pytest.raises(PyTritonClientModelDoesntSupportBatchingError):
-        responses("PlainCounter", "infer_batch", n(3))
-
-
-def test_failure_of_the_model_is_told(responses):
-    with pytest.raises(PyTritonClientInferenceServerError, match="this stream fails"):
-        responses("Counter", "infer_sample", n(-2))
-
-
-def test_coupled_model_is_refused(responses):
-    with pytest.raises(PyTritonClientInferenceServerError, match="AddSub is not decoupled"):
-        responses("AddSub", "infer_sample", np.ones(1, np.float32), np.ones(1, np.float32))
-
-
-def test_request_that_contradicts_the_model_is_refused(responses):
-    with pytest.raises(PyTritonClientInferenceServerError):
-        responses("Counter", "infer_sample", np.array([1.0], np.float32))
-
-
-def test_wrong_arguments_are_refused(responses):
-    with pytest.raises(PyTritonClientValueError, match="Provide input data"):
-        responses("Counter", "infer_sample")
-
-
-@pytest.mark.usefixtures("looks_once")
-def test_unknown_model_is_unavailable(decoupled_client_class, grpc_url):
-    runner = Runner(decoupled_client_class, grpc_url, "Nobody", init_timeout_s=DEADLINE_S)
-    with pytest.raises(PyTritonClientModelUnavailableError):
-        runner.responses("infer_sample", n(1))
-
-
 def test_http_is_refused(decoupled_client_class):
     runner = Runner(decoupled_client_class, "http://localhost", "Counter")
     with pytest.raises(PyTritonClientValueError, match="supports only grpc"):
@@ -135,15 +86,6 @@ def test_client_goes_on_after_failures(client):
             client.infer_sample()
 
     assert values_of(client.infer_sample(n(2))) == [0, 1]
-
-
-def test_only_one_stream_at_a_time(client):
-    stream = client.infer_sample(n(2))
-
-    with pytest.raises(PyTritonClientInferenceServerError, match="already in progress"):
-        client.infer_sample(n(2))
-
-    assert values_of(stream) == [0, 1]
 
 
 def test_client_goes_on_after_a_stream_was_closed(client):
@@ -277,17 +219,6 @@ print(next(stream)["value"])
     )
 
     assert (process.stdout.strip(), process.stderr) == ("[0]", "")
-
-
-@in_a_loop
-async def test_asyncio_streams_go_on_at_the_same_time(grpc_url):
-    async def values(client, count):
-        return [int(response["value"][0]) async for response in client.infer_sample(n(count))]
-
-    async with AsyncioDecoupledModelClient(grpc_url, "PlainCounter") as client:
-        results = await asyncio.gather(*(values(client, count) for count in range(8)))
-
-    assert results == [list(range(count)) for count in range(8)]
 
 
 @in_a_loop

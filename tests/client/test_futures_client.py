@@ -6,7 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 
 import numpy as np
 import pytest
@@ -14,9 +14,7 @@ import pytest
 from pytriton.client import FuturesModelClient, ModelClient
 from pytriton.client.exceptions import (
     PyTritonClientClosedError,
-    PyTritonClientInferenceServerError,
     PyTritonClientInvalidUrlError,
-    PyTritonClientModelUnavailableError,
     PyTritonClientQueueFullError,
     PyTritonClientValueError,
 )
@@ -55,15 +53,6 @@ def test_many_requests_at_a_time(url):
         np.testing.assert_array_equal(result["add"], value + B)
 
 
-def test_all_methods_return_futures(url):
-    with FuturesModelClient(url, "AddSub") as client:
-        assert client.wait_for_model(DEADLINE_S).result(DEADLINE_S) is None
-        assert client.model_config().result(DEADLINE_S).max_batch_size == 16
-        batch = client.infer_batch(a=A[None], b=B[None])
-        assert isinstance(batch, Future)
-        np.testing.assert_array_equal(batch.result(DEADLINE_S)["add"], [A + B])
-
-
 @pytest.mark.parametrize(
     "url,arguments,error",
     [
@@ -78,23 +67,6 @@ def test_errors_come_through_the_future(url, arguments, error):
 
         with pytest.raises(error):
             future.result(DEADLINE_S)
-
-
-def test_server_s_error_comes_through_the_future(url):
-    with (
-        FuturesModelClient(url, "Failing") as client,
-        pytest.raises(PyTritonClientInferenceServerError, match="this model always fails"),
-    ):
-        client.infer_sample(A).result(DEADLINE_S)
-
-
-@pytest.mark.usefixtures("looks_once")
-def test_unknown_model_comes_through_the_future(url):
-    with (
-        FuturesModelClient(url, "Nobody", init_timeout_s=DEADLINE_S) as client,
-        pytest.raises(PyTritonClientModelUnavailableError),
-    ):
-        client.infer_sample(A).result(DEADLINE_S)
 
 
 @pytest.mark.parametrize("name", ["max_workers", "max_queue_size"])

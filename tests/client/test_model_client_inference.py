@@ -12,7 +12,6 @@ from pytriton.client import ModelClient
 from pytriton.client.client import DEFAULT_INFERENCE_TIMEOUT_S, BaseModelClient
 from pytriton.client.exceptions import (
     PyTritonClientInferenceServerError,
-    PyTritonClientModelDoesntSupportBatchingError,
     PyTritonClientValueError,
 )
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
@@ -30,61 +29,6 @@ PLAIN = TritonModelConfig(
 )
 
 
-def test_sample_by_position(client):
-    result = client.infer_sample(A, B)
-
-    assert sorted(result) == ["add", "sub"]
-    np.testing.assert_array_equal(result["add"], A + B)
-    np.testing.assert_array_equal(result["sub"], A - B)
-    assert result["add"].dtype == np.float32
-
-
-def test_sample_by_name_in_any_order(client):
-    result = client.infer_sample(b=B, a=A)
-
-    np.testing.assert_array_equal(result["sub"], A - B)
-
-
-def test_batch_keeps_its_axis(client):
-    batch = np.stack([A, B, A])
-
-    result = client.infer_batch(batch, batch)
-
-    np.testing.assert_array_equal(result["add"], batch * 2)
-
-
-def test_model_without_batching_takes_samples_as_they_are(url):
-    with ModelClient(url, "Plain") as client:
-        result = client.infer_sample(A)
-
-        np.testing.assert_array_equal(result["y"], A)
-        assert not client.is_batching_supported
-
-
-def test_model_without_batching_takes_no_batch(url):
-    with (
-        ModelClient(url, "Plain") as client,
-        pytest.raises(PyTritonClientModelDoesntSupportBatchingError, match="Plain"),
-    ):
-        client.infer_batch(A)
-
-
-def test_bytes_come_back_as_they_went(url):
-    words = np.array([b"one", b"", b"nul\x00", "zwölf".encode()], dtype=object)
-    with ModelClient(url, "Text") as client:
-        result = client.infer_sample(words)
-
-    assert result["y"].tolist() == words.tolist()
-    assert result["y"].dtype == object
-
-
-def test_fixed_width_bytes_are_taken(url):
-    with ModelClient(url, "Text") as client:
-        result = client.infer_sample(np.array([b"a", b"bc"]))
-
-    assert result["y"].tolist() == [b"a", b"bc"]
-
-
 def test_bytes_of_numpy_s_own_type_are_taken(url):
     words = np.array(list(np.array([b"one", b"two"])), dtype=object)
     assert type(words[0]) is np.bytes_
@@ -94,92 +38,12 @@ def test_bytes_of_numpy_s_own_type_are_taken(url):
     assert result["y"].tolist() == [b"one", b"two"]
 
 
-def test_large_tensors_come_back_as_they_went(url):
-    large = np.arange(2_000_000, dtype=np.float32)
-    with ModelClient(url, "Large") as client:
-        result = client.infer_sample(large)
-
-    np.testing.assert_array_equal(result["y"], large)
-
-
-def test_array_that_is_not_contiguous_is_sent_in_its_order(url):
-    matrix = np.arange(6, dtype=np.float32).reshape(2, 3)
-    with ModelClient(url, "Large") as client:
-        result = client.infer_batch(matrix.T)
-
-    np.testing.assert_array_equal(result["y"], matrix.T)
-
-
-def test_optional_input_may_be_left_out(url):
-    with ModelClient(url, "Optional") as client:
-        np.testing.assert_array_equal(client.infer_sample(A)["total"], A)
-        np.testing.assert_array_equal(client.infer_sample(a=A, b=B)["total"], A + B)
-
-
 def test_priority_and_timeout_are_for_the_queue(url):
     parameters = {"text": "a", "priority": 1, "timeout": 60_000_000}
     with ModelClient(url, "Parameters") as client:
         result = client.infer_sample(A, parameters=parameters)
 
     assert result["parameters"][0].decode() == "text=a"
-
-
-def test_parameters_and_headers_reach_the_model(url):
-    with ModelClient(url, "Parameters") as client:
-        result = client.infer_sample(
-            A,
-            parameters={"text": "a", "number": 2, "truth": True},
-            headers={"x-number": 3, "x-text": "b"},
-        )
-
-    told = result["parameters"][0].decode().lower()
-    assert sorted(told.split(";")) == [
-        "number=2", "text=a", "truth=true", "x-number=3", "x-text=b",
-    ]  # fmt: skip
-
-
-def test_server_s_error_is_told(url):
-    with ModelClient(url, "Failing") as client:
-        with pytest.raises(
-            PyTritonClientInferenceServerError, match="this model always fails"
-        ) as raised:
-            client.infer_sample(A)
-
-        assert "Error occurred during inference request. Message:" in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    "inputs",
-    [
-        {"a": A, "b": B, "c": A},
-        {"a": A.astype(np.float64), "b": B},
-        {"a": A[None], "b": B},
-    ],
-    ids=["unknown input", "wrong type", "wrong rank"],
-)
-def test_request_that_contradicts_the_model_is_refused_and_the_client_goes_on(client, inputs):
-    with pytest.raises(PyTritonClientInferenceServerError):
-        client.infer_sample(**inputs)
-
-    np.testing.assert_array_equal(client.infer_sample(A, B)["add"], A + B)
-
-
-def test_batch_that_is_too_large_is_refused_in_the_words_of_the_guides(client):
-    batch = np.zeros((17, 2), np.float32)
-
-    with pytest.raises(
-        PyTritonClientInferenceServerError,
-        match=r"\[request id: 0\] inference request batch-size must be <= 16 for 'AddSub'",
-    ):
-        client.infer_batch(batch, batch)
-
-
-def test_decoupled_model_is_refused(url):
-    with (
-        ModelClient(url, "Counter") as client,
-        pytest.raises(PyTritonClientInferenceServerError, match="DecoupledModelClient"),
-    ):
-        client.infer_sample(np.array([1], np.int32))
 
 
 @pytest.mark.parametrize("method", ["infer_sample", "infer_batch"])
@@ -200,11 +64,6 @@ def test_wrong_arguments_are_refused_before_anything_is_sent(method, positional,
         pytest.raises(PyTritonClientValueError, match=text),
     ):
         getattr(client, method)(*positional, **named)
-
-
-def test_text_has_to_be_encoded(url):
-    with ModelClient(url, "Text") as client, pytest.raises(RuntimeError, match="Encode it"):
-        client.infer_sample(np.array(["text"]))
 
 
 def test_request_ids_count_up_from_zero(url):

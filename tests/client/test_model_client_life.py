@@ -17,25 +17,12 @@ from pytriton.client import AsyncioModelClient, ModelClient, asyncio_utils, util
 from pytriton.client.exceptions import (
     PyTritonClientClosedError,
     PyTritonClientInferenceServerError,
-    PyTritonClientInvalidUrlError,
-    PyTritonClientModelUnavailableError,
     PyTritonClientTimeoutError,
     PyTritonClientValueError,
 )
 from tests.client.operands import A, B
 from tests.client.scripted_server import ScriptedServer
 from tests.e2e.waiting import DEADLINE_S
-from tests.free_ports import free_ports
-
-
-def test_config_is_the_model_s(client):
-    config = client.model_config
-
-    assert (config.model_name, config.max_batch_size) == ("AddSub", 16)
-    assert [spec.name for spec in config.inputs] == ["a", "b"]
-    assert [spec.dtype for spec in config.outputs] == [np.float32, np.float32]
-    assert config is client.model_config
-    assert client.is_batching_supported
 
 
 def test_client_that_does_not_wait_for_its_first_use_knows_the_model(url):
@@ -43,27 +30,9 @@ def test_client_that_does_not_wait_for_its_first_use_knows_the_model(url):
         assert client._model_config.model_name == "AddSub"
 
 
-def test_version_may_be_named(url):
-    with ModelClient(url, "AddSub", "1") as client:
-        np.testing.assert_array_equal(client.infer_sample(A, B)["add"], A + B)
-
-
 def test_version_that_is_no_text_is_refused_at_once(scheme):
     with pytest.raises(PyTritonClientValueError, match="version as text, such as '1', got 1"):
         ModelClient(f"{scheme}://localhost", "AddSub", 1)
-
-
-@pytest.mark.usefixtures("looks_once")
-@pytest.mark.parametrize("name,version", [("Nobody", None), ("AddSub", "7")])
-def test_unknown_model_is_unavailable(url, name, version):
-    with (
-        ModelClient(url, name, version, init_timeout_s=DEADLINE_S) as client,
-        pytest.raises(
-            PyTritonClientModelUnavailableError,
-            match=r"Waiting for model (.*) to be ready timed out.",
-        ),
-    ):
-        client.infer_sample(A)
 
 
 class _AskedError(Exception):
@@ -96,31 +65,6 @@ def test_only_a_timeout_that_a_user_gives_is_waited_for_whatever_the_server_says
             asyncio.run(_config_of(client))
 
     assert asked == [gives_up] * 2
-
-
-@pytest.mark.usefixtures("looks_once")
-def test_waiting_for_an_unknown_model_ends_as_the_timeout_that_users_catch(url):
-    with (
-        ModelClient(url, "Nobody") as client,
-        pytest.raises(PyTritonClientTimeoutError, match="Waiting for model Nobody to be ready"),
-    ):
-        client.wait_for_model(DEADLINE_S)
-
-
-def test_wait_for_what_is_ready_returns(client):
-    assert client.wait_for_server(DEADLINE_S) is None
-    assert client.wait_for_model(DEADLINE_S) is None
-
-
-def test_server_that_is_not_there_is_a_timeout(scheme):
-    (port,) = free_ports(1)
-    url = f"{scheme}://127.0.0.1:{port}"
-    with ModelClient(url, "Model", init_timeout_s=0.3) as client:
-        for use in (lambda: client.infer_sample(A), lambda: client.wait_for_server(0.3)):
-            with pytest.raises(
-                PyTritonClientTimeoutError, match=r"Waiting for (.*) to be ready timed out."
-            ):
-                use()
 
 
 def test_known_config_saves_the_questions(url, client):
@@ -177,12 +121,6 @@ def test_closed_client_is_refused_before_its_inputs_are_looked_at_but_not_before
         client.infer_batch(a=[A])
     with pytest.raises(PyTritonClientValueError, match="Provide input data"):
         client.infer_batch()
-
-
-@pytest.mark.parametrize("url", ["ftp://localhost", "localhost:port", ["localhost"]])
-def test_url_that_cannot_be_read_is_refused(url):
-    with pytest.raises(PyTritonClientInvalidUrlError, match="Invalid url"):
-        ModelClient(url, "Model")
 
 
 def test_client_dropped_in_another_thread_says_nothing(url):

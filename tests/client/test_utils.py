@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import types
 
-import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.grpc.aio
@@ -15,14 +14,11 @@ import tritonclient.http.aio
 from pytriton.client import asyncio_utils, utils
 from pytriton.client.exceptions import (
     PyTritonClientInvalidUrlError,
-    PyTritonClientModelUnavailableError,
-    PyTritonClientTimeoutError,
 )
 from pytriton.client.utils import ModelState
 from pytriton.client.warnings import NotSupportedTimeoutWarning
 from tests.client.test_asyncio_client import in_a_loop
 from tests.e2e.waiting import DEADLINE_S
-from tests.free_ports import free_ports
 
 INDEX = [("Model", "2", "READY"), ("Model", "10", "LOADING"), ("New", "", ""), ("Odd", "1", "")]
 AS_DICTS = [dict(zip(("name", "version", "state"), row, strict=True)) for row in INDEX]
@@ -46,38 +42,6 @@ def test_client_is_the_official_one(official, scheme):
 def test_client_of_a_bad_url_is_refused():
     with pytest.raises(PyTritonClientInvalidUrlError):
         utils.create_client_from_url("ftp://localhost")
-
-
-def test_wait_for_what_is_ready_returns(official):
-    assert utils.wait_for_server_ready(official) is None
-    assert utils.wait_for_server_ready(official, DEADLINE_S) is None
-    assert utils.wait_for_model_ready(official, "AddSub") is None
-    assert (
-        utils.wait_for_model_ready(official, "AddSub", "1", DEADLINE_S, headers={"x-a": "b"})
-        is None
-    )
-
-
-@pytest.mark.usefixtures("looks_once")
-def test_wait_for_an_unknown_model_ends(official):
-    with pytest.raises(PyTritonClientModelUnavailableError, match="Nobody version 3"):
-        utils.wait_for_model_ready(official, "Nobody", "3", timeout_s=DEADLINE_S)
-
-
-@pytest.mark.usefixtures("looks_once")
-def test_wait_for_a_server_that_is_not_there_tells_what_went_wrong(scheme):
-    (port,) = free_ports(1)
-    with (
-        utils.create_client_from_url(f"{scheme}://127.0.0.1:{port}") as client,
-        pytest.raises(PyTritonClientTimeoutError, match="refused"),
-    ):
-        utils.wait_for_server_ready(client, DEADLINE_S)
-
-
-def test_config_is_read(official):
-    config = utils.get_model_config(official, "AddSub", timeout_s=DEADLINE_S)
-
-    assert (config.model_name, config.inputs[0].dtype) == ("AddSub", np.float32)
 
 
 def test_state_comes_from_the_index(our_server, scheme):
@@ -121,20 +85,6 @@ def test_official_client_whose_limit_is_shorter_is_not_warned_of(our_server):
     address = our_server.urls["http"].removeprefix("http://")
     with tritonclient.http.InferenceServerClient(address, network_timeout=59.0) as client:
         assert utils.wait_for_server_ready(client, 60) is None
-
-
-@pytest.mark.usefixtures("looks_once")
-@in_a_loop
-async def test_asyncio_functions_take_official_clients(url, scheme):
-    library = {"http": tritonclient.http.aio, "grpc": tritonclient.grpc.aio}[scheme]
-    async with library.InferenceServerClient(url.split("://")[1]) as client:
-        await asyncio_utils.asyncio_wait_for_server_ready(client, sleep_time_s=0.01)
-        await asyncio_utils.asyncio_wait_for_model_ready(client, "AddSub", timeout_s=DEADLINE_S)
-        config = await asyncio_utils.asyncio_get_model_config(client, "AddSub")
-        with pytest.raises(PyTritonClientTimeoutError, match="Timeout while waiting for model"):
-            await asyncio_utils.asyncio_wait_for_model_ready(client, "Nobody", timeout_s=DEADLINE_S)
-
-    assert config.max_batch_size == 16
 
 
 class ReadyClient:

@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 
 from pytriton.decorators import batch
-from pytriton.model_config import Tensor
 from pytriton.triton import Triton, TritonConfig
 from tests.e2e.conftest import new_ports
 from tests.e2e.hosts import Host
-from tests.e2e.http_client import InferFailedError, call, infer
+from tests.e2e.http_client import call
 
-X = Tensor(name="x", dtype=np.float32, shape=(-1,))
 DURATIONS = {"success", "fail", "queue", "compute_input", "compute_infer", "compute_output",
              "cache_hit", "cache_miss"}  # fmt: skip
 COUNTERS = [
@@ -147,69 +145,6 @@ def test_equal_requests_call_the_function_once(caching_host, cached):
     assert (counts["success"], counts["cache_hit"], counts["cache_miss"]) == (10, 9, 1)
     assert caching_host.metric("nv_cache_num_hits_per_model", model) == 9
     assert caching_host.metric("nv_cache_num_misses_per_model", model) == 1
-
-
-def test_equal_bytes_of_another_shape_are_another_request(caching_host, cached):
-    model, calls = cached()
-    for shape in ((1, 4), (2, 2), (4, 1)):
-        answer = caching_host.infer(model, x=np.zeros(shape, np.float32))["y"]
-        assert answer.shape == shape
-
-    assert [array.shape for array in calls] == [(1, 4), (2, 2), (4, 1)]
-
-
-def test_equal_requests_with_other_parameters_or_outputs_are_answered_rightly(caching_host, cached):
-    model, calls = cached()
-    array = np.ones((1, 2), np.float32)
-    for members in ({}, {"parameters": {"a": 1}}, {"outputs": [{"name": "y"}]}, {"id": "7"}):
-        assert np.array_equal(infer(caching_host.port, model, {"x": array}, **members)["y"], array)
-
-    assert len(calls) >= 1
-
-
-def test_errors_are_not_kept(caching_host, cached):
-    def fail_first(x):
-        if len(calls) == 1:
-            raise ValueError("the first time")
-        return x
-
-    model, calls = cached(fail_first)
-    array = np.ones((1, 2), np.float32)
-    with pytest.raises(InferFailedError, match="the first time"):
-        caching_host.infer(model, x=array)
-
-    assert np.array_equal(caching_host.infer(model, x=array)["y"], array)
-    assert np.array_equal(caching_host.infer(model, x=array)["y"], array)
-    assert len(calls) == 2
-
-
-def test_cache_keeps_to_its_size(caching_host, cached):
-    model, calls = cached()
-    arrays = [np.full((1, 64_000), value, np.float32) for value in range(12)]  # 256 kB each
-    for array in arrays:
-        assert np.array_equal(caching_host.infer(model, x=array)["y"], array)
-
-    # The latest are still there, the first had to go.
-    before = len(calls)
-    caching_host.infer(model, x=arrays[-1])
-    assert len(calls) == before
-    caching_host.infer(model, x=arrays[0])
-    assert len(calls) == before + 1
-
-
-def test_cached_answer_is_not_spoiled_by_the_callable(caching_host, cached):
-    kept = []
-
-    def keep(x):
-        kept.append(x)
-        return x
-
-    model, _ = cached(keep)
-    array = np.arange(50_000, dtype=np.float32)[None]
-    caching_host.infer(model, x=array)
-    kept[0][:] = -1
-
-    assert np.array_equal(caching_host.infer(model, x=array)["y"], array)
 
 
 def test_verbose_log_goes_to_the_file(run_triton, tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pytriton.decorators import batch
-from pytriton.model_config import DynamicBatcher, Tensor
+from pytriton.model_config import Tensor
 from tests.e2e.http_client import InferFailedError
 from tests.e2e.queueing import Backlog, Gate
 from tests.e2e.waiting import DEADLINE_S
@@ -40,65 +40,6 @@ def test_backlog_fills_batches(host):
     assert sizes == [(1, 1), (8, 3)]
 
 
-def test_rows_count_and_not_requests(host):
-    gate = Gate()
-    model = host.bind(gate, max_batch_size=8)
-    sizes = [3, 3, 3, 8, 1, 7, 2, 7]
-    with Backlog(host, model, gate) as backlog:
-        for size in sizes:
-            backlog.send(rows(size))
-
-    seen = [[len(array) for array in items] for items in gate.batches]
-    assert seen == [[1], [3, 3], [3], [8], [1, 7], [2], [7]]
-
-
-def test_shapes_are_never_mixed(host):
-    gate = Gate()
-    model = host.bind(gate, max_batch_size=8)
-    widths = [1, 1, 2, 2, 2, 1, 3]
-    with Backlog(host, model, gate) as backlog:
-        for width in widths:
-            backlog.send(rows(1, width=width))
-
-    seen = [[array.shape[1] for array in items] for items in gate.batches]
-    assert seen == [[1], [1, 1, 1], [2, 2, 2], [3]]
-
-
-def test_sets_of_optional_inputs_are_never_mixed(host):
-    seen = []
-    gate = Gate()
-
-    def record(requests):
-        seen.append([sorted(request) for request in requests])
-        return gate(requests)
-
-    inputs = [X, Tensor(name="a", dtype=np.float32, shape=(-1,), optional=True),
-              Tensor(name="b", dtype=np.float32, shape=(-1,), optional=True)]  # fmt: skip
-    model = host.bind(record, inputs, [Y], max_batch_size=8)
-    with Backlog(host, model, gate) as backlog:
-        for names in ("x", "x", "xa", "xa", "xb", "xab", "xab", "x"):
-            backlog.send_inputs({name: rows(1) for name in names})
-
-    assert seen == [
-        [["x"]],
-        [["x"]] * 3,
-        [["a", "x"]] * 2,
-        [["b", "x"]],
-        [["a", "b", "x"]] * 2,
-    ]
-
-
-def test_preferred_sizes_are_taken(host):
-    gate = Gate()
-    batcher = DynamicBatcher(preferred_batch_size=[4])
-    model = host.bind(gate, max_batch_size=8, batcher=batcher)
-    with Backlog(host, model, gate) as backlog:
-        for number in range(10):
-            backlog.send(number)
-
-    assert [len(items) for items in gate.batches] == [1, 4, 4, 2]
-
-
 @pytest.mark.parametrize("settings", [{"batcher": None}, {"max_batch_size": 1}])
 def test_each_request_is_a_call_of_its_own_without_a_batcher(host, settings):
     gate = Gate()
@@ -108,15 +49,6 @@ def test_each_request_is_a_call_of_its_own_without_a_batcher(host, settings):
             backlog.send(number)
 
     assert gate.values == [[-1], [0], [1], [2], [3], [4]]
-
-
-def test_batch_larger_than_the_model_takes_is_refused(host):
-    model = host.bind(lambda requests: requests, max_batch_size=2)
-
-    assert host.error(model, x=rows(3)) == (
-        400,
-        f"[request id: <id_unknown>] inference request batch-size must be <= 2 for '{model}'",
-    )
 
 
 def test_random_traffic_keeps_every_promise(host):

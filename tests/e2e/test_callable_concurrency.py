@@ -12,36 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from pytriton.decorators import batch
 from tests.e2e import http_client
 from tests.e2e.http_client import call
 from tests.e2e.scripts import SERVE
 from tests.e2e.waiting import DEADLINE_S
 
 ONE = np.ones((1, 1), np.float32)
-
-
-def answers_of(host, model, count):
-    with ThreadPoolExecutor(count) as pool:
-        asked = [pool.submit(host.infer, model, x=ONE * number) for number in range(count)]
-        return [future.result()["y"].item() for future in asked]
-
-
-@pytest.mark.parametrize("decorate", [False, True], ids=["list", "batch"])
-def test_instances_run_at_the_same_time(host, decorate):
-    meeting = threading.Barrier(3, timeout=DEADLINE_S)
-
-    def function(x):
-        meeting.wait()
-        return {"y": x}
-
-    def make():
-        return batch(function) if decorate else lambda rs: [function(r["x"]) for r in rs]
-
-    model = host.bind([make() for _ in range(3)], max_batch_size=1)
-
-    assert answers_of(host, model, 6) == list(range(6))
-    assert host.statistics(model)["execution_count"] == 6
 
 
 def test_model_that_hangs_holds_up_nothing_else(host):

@@ -14,7 +14,6 @@ from pytriton.exceptions import PyTritonInvalidOperationError, PyTritonRuntimeEr
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.model_config.common import ModelWarmup, WarmupInput
 from pytriton.triton import Triton, TritonConfig
-from tests.e2e.conftest import new_ports
 from tests.e2e.http_client import infer, is_port_free, is_ready
 from tests.e2e.scripts import GONE_WITHIN_S, own_servers
 from tests.e2e.waiting import DEADLINE_S, eventually
@@ -135,31 +134,6 @@ def test_run_again_while_running_changes_nothing(ports):
         assert answer(ports) == 1
     finally:
         triton.stop()
-
-
-def test_two_objects_serve_side_by_side():
-    first, second = new_ports(), new_ports()
-    with make(first, 2) as one, make(second, 3) as other:
-        assert (answer(first), answer(second)) == (2, 3)
-        one.stop()
-        assert other.is_alive()
-        assert answer(second) == 3
-
-    assert servers() == []
-
-
-def test_serve_works_in_a_thread_and_returns_on_stop(ports):
-    triton = make(ports)
-    thread = threading.Thread(target=triton.serve)
-    thread.start()
-    try:
-        assert eventually(lambda: is_ready(ports["http_port"], "Model"))
-        assert answer(ports) == 1
-    finally:
-        assert eventually(triton.stop)
-        thread.join(DEADLINE_S)
-
-    assert not thread.is_alive()
 
 
 def test_serve_returns_when_the_server_dies(ports):

@@ -12,7 +12,6 @@ from pytriton.client import DecoupledModelClient, ModelClient
 from pytriton.decorators import batch
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.model_config import SequenceBatcher, SequenceState, Tensor
-from pytriton.model_config.common import ModelWarmup, WarmupInput
 from pytriton.triton import RemoteTriton, Triton, TritonConfig
 from tests.e2e.conftest import new_ports
 from tests.e2e.hosts import Host
@@ -59,19 +58,6 @@ def test_decoupled_models_stream(host):
         answers = [answer["y"].item() for answer in client.infer_sample(ONE[0])]
 
     assert answers == [3, 2, 1]
-
-
-def test_models_are_warmed_up_before_they_are_served(host):
-    model = Counting()
-    warmup = ModelWarmup(
-        name="zeros",
-        batch_size=2,
-        count=3,
-        inputs={"x": WarmupInput(dtype=np.float32, shape=(1,), zero_data=True)},
-    )
-    host.bind(model, max_batch_size=8, model_warmup=[warmup])
-
-    assert sum(model.sizes) >= 3
 
 
 def test_answers_are_cached(host):

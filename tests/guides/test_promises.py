@@ -9,10 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import tritonclient.http
 
 from pytriton.decorators import batch
-from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.triton import Triton, TritonConfig
 from tests.guides import http_calls
@@ -180,20 +178,6 @@ def test_dtype_may_be_a_type_a_dtype_or_a_name(bind, dtype):
     assert http_calls.get(port, "/v2/models/Model")[1]["inputs"][0]["datatype"] == "FP32"
 
 
-def test_object_dtype_keeps_trailing_nulls(bind):
-    tensor = Tensor(name="data", dtype=object, shape=(-1,))
-    port = bind(
-        lambda requests: [dict(r.items()) for r in requests], inputs=[tensor], outputs=[tensor]
-    )
-    sent = np.array([[b"\xff\x00", b"", b"\x00"]], dtype=object)
-
-    with tritonclient.http.InferenceServerClient(f"127.0.0.1:{port}") as client:
-        tensor = tritonclient.http.InferInput("data", sent.shape, "BYTES").set_data_from_numpy(sent)
-        received = client.infer("Model", [tensor]).as_numpy("data")
-
-    assert received.tolist() == sent.tolist()
-
-
 @batch
 def wrong_type(**inputs):
     return {"OUTPUT_1": np.array([[3]], np.int64)}
@@ -212,30 +196,3 @@ def test_output_of_another_type_is_converted_unless_strict(bind):
     port = bind(wrong_type)
 
     assert http_calls.infer(port, "Model", INPUT_1=ONE) == (200, {"OUTPUT_1": [3.0]})
-
-
-def test_unrecoverable_error_reaches_the_client_and_stops_the_server(triton, bind):
-    def fail(requests):
-        raise PyTritonUnrecoverableError("no further inferences possible")
-
-    port = bind(fail)
-    status, error = http_calls.infer(port, "Model", INPUT_1=ONE)
-
-    assert status == 500
-    assert "no further inferences possible" in error
-    assert http_calls.eventually(lambda: not triton.is_alive())
-    assert http_calls.eventually(lambda: not http_calls.answers(port))
-
-
-def test_ordinary_error_reaches_the_client_and_the_model_goes_on(bind):
-    def divide(requests):
-        return [
-            {"OUTPUT_1": np.array([[1 // int(r["INPUT_1"].item())]], np.float32)} for r in requests
-        ]
-
-    port = bind(divide)
-    status, error = http_calls.infer(port, "Model", INPUT_1=ONE * 0)
-
-    assert status == 500
-    assert "ZeroDivisionError" in error
-    assert http_calls.infer(port, "Model", INPUT_1=ONE) == (200, {"OUTPUT_1": [1.0]})

@@ -174,16 +174,6 @@ def test_stop_leaves_no_process_behind(ports):
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
 
 
-def test_several_models_are_served_together(ports):
-    with Triton(config=TritonConfig(**ports)) as triton:
-        bind(triton, name="First")
-        bind(triton, name="Second")
-
-        for name in ("First", "Second"):
-            answer = http_calls.infer(ports["http_port"], name, INPUT_1=ONE)
-            assert answer == (200, {"OUTPUT_1": [2.0]})
-
-
 def test_requests_of_several_clients_become_one_batch(ports):
     sizes = []
 
@@ -257,16 +247,6 @@ def test_response_cache_calls_the_function_once(ports):
 
     assert answers == [(200, {"OUTPUT_1": [2.0]})] * 3
     assert len(calls) == 2
-
-
-def test_health_and_metrics_answer(ports):
-    with Triton(config=TritonConfig(**ports)):
-        assert http_calls.get(ports["http_port"], "/v2/health/live")[0] == 200
-        assert http_calls.get(ports["http_port"], READY)[0] == 200
-        status, text = http_calls.get(ports["metrics_port"], "/metrics")
-
-    assert status == 200
-    assert "nv_" in text
 
 
 @pytest.mark.skipif(not pathlib.Path("/dev/shm").is_dir(), reason="this system has no /dev/shm")

@@ -6,10 +6,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton.client import DecoupledModelClient, ModelClient
+from pytriton.client import ModelClient
 from pytriton.decorators import batch
 from pytriton.exceptions import PyTritonInvalidOperationError, PyTritonValidationError
-from pytriton.model_config import ModelConfig, Tensor
+from pytriton.model_config import Tensor
 from pytriton.triton import Triton, TritonConfig
 
 X = Tensor(name="x", dtype=np.float32, shape=(-1,))
@@ -113,19 +113,3 @@ def test_text_without_a_dimension_of_its_own_answers_for_images(host):
     with ModelClient(f"localhost:{host.port}", name) as client:
         assert client.infer_sample(pixels) == {"class": b"cat"}
         assert client.infer_batch(np.stack([pixels] * 2))["class"].tolist() == [b"cat"] * 2
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("count", [0, 1, 3])
-def test_decoupled_model_answers_any_number_of_times(run_triton, ports, count):
-    def repeat(requests):
-        for number in range(count):
-            yield [{"y": request["x"] + number} for request in requests]
-
-    triton = run_triton(**ports)
-    config = ModelConfig(decoupled=True)
-    triton.bind("Model", repeat, [X], [Y], config=config)
-    with DecoupledModelClient(f"grpc://localhost:{ports['grpc_port']}", "Model") as client:
-        answers = [answer["y"].item() for answer in client.infer_sample(np.zeros(1, np.float32))]
-
-    assert answers == list(range(count))

@@ -8,7 +8,6 @@ import json
 
 import numpy as np
 import pytest
-import wrapt
 from opentelemetry import trace
 
 from pytriton.client import ModelClient
@@ -16,14 +15,11 @@ from pytriton.decorators import (
     batch,
     fill_optionals,
     first_value,
-    get_model_config,
     group_by_keys,
     group_by_values,
-    pad_batch,
     triton_context,
 )
 from pytriton.model_config import Tensor
-from pytriton.proxy.types import Request
 from tests.e2e import http_client
 
 pytestmark = pytest.mark.e2e
@@ -60,35 +56,6 @@ def test_stack_of_decorators_is_served(host):
     assert answer["y"].tolist() == [[2.0], [4.0]]
 
 
-def test_padded_batch_has_the_models_size(host):
-    sizes = []
-
-    @batch
-    @pad_batch
-    def infer(x):
-        sizes.append(len(x))
-        return {"y": x[:1]}
-
-    host.infer(host.bind(infer, max_batch_size=8), x=np.ones((1, 1), np.float32))
-
-    assert sizes == [8]
-
-
-def test_decorators_of_users_join_the_stack(host):
-    @wrapt.decorator
-    def add_batch_size(wrapped, instance, args, kwargs):
-        return wrapped(*args, **kwargs, size=get_model_config(wrapped, instance).max_batch_size)
-
-    @batch
-    @add_batch_size
-    def infer(x, size):
-        return {"y": x + size}
-
-    name = host.bind(infer, max_batch_size=16)
-
-    assert host.infer(name, x=np.ones((1, 1), np.float32))["y"].tolist() == [[17.0]]
-
-
 def test_function_around_the_stack_sees_every_call(host):
     sizes = []
 
@@ -104,21 +71,6 @@ def test_function_around_the_stack_sees_every_call(host):
 
     assert host.infer(name, x=np.ones((1, 1), np.float32))["y"].tolist() == [[2.0]]
     assert sizes == [1]
-
-
-def test_decorated_function_is_called_without_a_server():
-    @batch
-    def identity(in1, in2):
-        return {"out1": in1, "out2": in2}
-
-    requests = [
-        Request({"in1": np.array([[1, 1]]), "in2": np.array([[2, 2]])}),
-        Request({"in1": np.array([[1, 2]]), "in2": np.array([[2, 3]])}),
-    ]
-    first, second = identity(requests)
-
-    assert (first["out1"].tolist(), first["out2"].tolist()) == ([[1, 1]], [[2, 2]])
-    assert (second["out1"].tolist(), second["out2"].tolist()) == ([[1, 2]], [[2, 3]])
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from pytriton.client import ModelClient
-from pytriton.decorators import batch
 from pytriton.exceptions import PyTritonRuntimeError
-from pytriton.model_config import ModelConfig, Tensor
-from tests.e2e.http_client import InferFailedError, infer, is_ready
+from pytriton.model_config import Tensor
+from tests.e2e.http_client import infer, is_ready
 from tests.e2e.scripts import SERVE
 from tests.e2e.waiting import eventually
-from tests.repository_e2e.model_files import code, ensemble, model, write_model
+from tests.repository_e2e.model_files import code, model, write_model
 
 pytestmark = pytest.mark.e2e
 
@@ -25,11 +24,6 @@ Y = Tensor(name="Y", dtype=np.float32, shape=(-1,))
 ONE = np.ones((1, 1), np.float32)
 DOUBLE = model(code("y = x * 2"))
 BROKEN = model("raise OSError('no weights here')")
-
-
-@batch
-def minus(X):  # noqa: N803  the input's name
-    return {"Y": -X}
 
 
 @pytest.fixture
@@ -82,27 +76,6 @@ def test_server_goes_on_without_what_cannot_be_loaded_where_told_to(run_triton, 
     assert triton.is_alive()
     assert is_ready(ports["http_port"], "Double")
     assert not is_ready(ports["http_port"], "Broken")
-
-
-def test_bound_models_are_steps_of_an_ensemble_as_long_as_they_are_bound(
-    run_triton, ports, repository
-):
-    folder = repository(Double=DOUBLE, Pipe=ensemble("Double", "Bound"))
-    port = ports["http_port"]
-    triton = run_triton(model_repository=folder, **ports)
-    assert not is_ready(port, "Pipe")
-    assert not is_ready(port)
-
-    for _ in range(2):
-        triton.bind("Bound", minus, [X], [Y], config=ModelConfig(max_batch_size=8))
-        assert is_ready(port, "Pipe")
-        assert is_ready(port)
-        assert infer(port, "Pipe", {"X": ONE})["Y"].tolist() == [[-2.0]]
-
-        triton.unbind("Bound")
-        assert not is_ready(port, "Pipe")
-        with pytest.raises(InferFailedError, match="not available or ambiguous: Bound"):
-            infer(port, "Pipe", {"X": ONE})
 
 
 def test_killed_script_leaves_no_worker_behind(start_script, repository):

@@ -55,11 +55,6 @@ def test_model_is_bound_before_the_server_runs_and_asked_by_the_client(ports):
     assert answer["result"].tolist() == [-1.0, -2.0]
 
 
-@pytest.mark.parametrize("path", ["/v2/health/live", "/v2/models/Linear/ready"])
-def test_status_is_asked_with_curl(port, path):
-    assert http_client.call(port, path).status == 200
-
-
 def test_json_with_id_parameters_and_nested_data_is_answered(port):
     tensor = {
         "name": "INPUT_1",
