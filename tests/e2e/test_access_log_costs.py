@@ -6,7 +6,6 @@ from __future__ import annotations
 import http.client
 import json
 import queue
-import shlex
 import threading
 import time
 from collections.abc import Iterator
@@ -194,23 +193,6 @@ def test_request_that_failed_in_its_model_has_costs_and_one_that_none_saw_has_no
 
     assert (failed["tensor_bytes_in"], failed["tensor_bytes_out"]) == (4, 0)
     assert not set(FIELDS) & set(refused)
-
-
-def test_plain_line_ends_with_the_fields_that_were_asked_for(tmp_path):
-    path, ports = tmp_path / "plain.log", new_ports()
-    fields = ["tensor_bytes_out,worker_s", "queue_s"]
-    config = TritonConfig(**ports, access_log=path, access_log_fields=fields)
-    with Triton(config=config) as triton:
-        triton.bind("Busy", busy, TENSORS, TENSORS)
-        assert ask(ports, "/v2/models/Busy/infer") == 200
-        assert ask(ports, "/v2/models/Unknown/infer") == 404
-
-    logged = map(shlex.split, path.read_text().splitlines())
-    executed, refused = sorted(logged, key=lambda fields: fields[4])  # front ends write their own
-    assert len(executed) == 12 + 3
-    assert executed[-3] == "4"
-    assert float(executed[-2]) >= BUSY_S
-    assert refused[-3:] == ["-", "-", "-"]
 
 
 def test_unknown_field_is_refused_with_the_names_that_there_are(tmp_path):

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import pathlib
-import re
-
 import numpy as np
 import pytest
 
@@ -17,12 +14,6 @@ from tests.e2e.http_client import call
 
 DURATIONS = {"success", "fail", "queue", "compute_input", "compute_infer", "compute_output",
              "cache_hit", "cache_miss"}  # fmt: skip
-COUNTERS = [
-    "nv_inference_request_success", "nv_inference_count", "nv_inference_exec_count",
-    "nv_inference_request_duration_us", "nv_inference_queue_duration_us",
-    "nv_inference_compute_input_duration_us", "nv_inference_compute_infer_duration_us",
-    "nv_inference_compute_output_duration_us",
-]  # fmt: skip
 
 
 def fails_on_zero(requests):
@@ -65,13 +56,6 @@ def test_statistics_have_these_fields_and_add_up(host, used):
     assert account["last_inference"] > 0
 
 
-def test_statistics_of_all_models_list_each_once(host, used):
-    other = host.bind(fails_on_zero)
-    listed = [item["name"] for item in host.get("/v2/models/stats").json["model_stats"]]
-
-    assert sorted(listed) == sorted([used, other])
-
-
 def test_metrics_agree_with_statistics(host, used):
     stats = host.statistics(used)["inference_stats"]
 
@@ -84,21 +68,6 @@ def test_metrics_agree_with_statistics(host, used):
     assert host.metric("nv_inference_pending_request_count", used) == 0
     infer_us = host.metric("nv_inference_compute_infer_duration_us", used)
     assert infer_us == pytest.approx(stats["compute_infer"]["ns"] / 1000, abs=1)
-
-
-def test_metrics_page_has_the_usual_names_and_labels(host, used):
-    page = call(host.metrics_port, "/metrics")
-
-    assert page.headers["content-type"] == "text/plain; charset=utf-8"
-    text = page.body.decode()
-    for name in COUNTERS:
-        assert f"# TYPE {name} counter\n" in text
-        assert re.search(rf'^{name}{{model="{used}",version="1"}} \d', text, re.MULTILINE)
-    for name in ("nv_inference_pending_request_count", "nv_model_load_duration_secs",
-                 "nv_cpu_utilization", "nv_cpu_memory_total_bytes"):  # fmt: skip
-        assert f"# TYPE {name} gauge\n" in text
-    assert call(host.metrics_port, "/other").body == b""
-    assert call(host.metrics_port, "/metrics", b"x").status == 405
 
 
 def test_metrics_of_an_unbound_model_are_gone(host, used):
@@ -145,12 +114,3 @@ def test_equal_requests_call_the_function_once(caching_host, cached):
     assert (counts["success"], counts["cache_hit"], counts["cache_miss"]) == (10, 9, 1)
     assert caching_host.metric("nv_cache_num_hits_per_model", model) == 9
     assert caching_host.metric("nv_cache_num_misses_per_model", model) == 1
-
-
-def test_verbose_log_goes_to_the_file(run_triton, tmp_path):
-    log = tmp_path / "server.log"
-    triton = run_triton(log_file=log, log_verbose=1)
-    assert triton.is_alive()
-    triton.stop()
-
-    assert "Started HTTP" in pathlib.Path(log).read_text()

@@ -12,7 +12,6 @@ import numpy as np
 import psutil
 import pytest
 
-from pytriton.exceptions import PyTritonRuntimeError
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.triton import RemoteTriton, Triton, TritonConfig, TritonSecurityConfig
 from tests.e2e.conftest import new_ports
@@ -127,18 +126,6 @@ def test_clients_of_both_protocols_are_served_by_two_processes(served):
     assert infer_json(served.port, "Model", {"x": x}).json["outputs"][0]["data"] == [1, 2, 3, 4, 5]
     with GrpcCaller(served.grpc_port) as caller:
         assert caller.infer("Model", {"x": x})["y"].tolist() == (x + 1).tolist()
-
-
-def test_second_server_on_the_port_is_refused(served):
-    served.bind()
-    for name in ("http_port", "grpc_port"):
-        second = Triton(config=TritonConfig(**{**new_ports(), **TWO, name: served.ports[name]}))
-        with pytest.raises(PyTritonRuntimeError, match=f":{served.ports[name]}' already in use"):
-            second.run()
-        second.stop()
-
-    x = np.ones((1, 1), np.float32)
-    assert infer(served.port, "Model", {"x": x})["y"].tolist() == [[2]]
 
 
 def test_restricted_api_asks_for_its_token_in_every_process():

@@ -16,7 +16,7 @@ import tritonclient.grpc as triton_grpc
 from pytriton.base.protos import service_pb2
 from tests.differential.grpc_case import SERVICE
 from tests.e2e.grpc_server import add_sub_inputs, grpc_server, tensor
-from tests.e2e.waiting import DEADLINE_S, eventually
+from tests.e2e.waiting import DEADLINE_S
 
 
 @pytest.fixture(scope="module")
@@ -81,25 +81,6 @@ def test_servers_pings_find_a_client_alive():
 
         _, error = answers.get(timeout=DEADLINE_S)
         assert error is None
-
-
-def test_server_that_stops_finishes_what_runs(server):
-    answers = []
-    with grpc_server() as stopping:
-        client = triton_grpc.InferenceServerClient(stopping.address)
-        client.async_infer(
-            "gated",
-            [tensor("x", np.array([4], np.float32))],
-            lambda result, error: answers.append((result, error)),
-        )
-        assert stopping.entered.acquire(timeout=DEADLINE_S)
-        stopping.gate.set()
-    assert eventually(lambda: answers)
-    client.close()
-
-    result, error = answers[0]
-    assert error is None
-    assert result.as_numpy("y").item() == 4.0
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

@@ -58,13 +58,6 @@ def number_request(model: str, value: int, **fields):
     return request
 
 
-def byte_request(model: str, size: int):
-    request = service_pb2.ModelInferRequest(model_name=model)
-    request.inputs.add(name="x", datatype="UINT8", shape=[size])
-    request.raw_input_contents.append(bytes(size))
-    return request
-
-
 def take(answers, count):
     results = []
     for _ in range(count):
@@ -97,44 +90,6 @@ def test_decoupled_responses_come_one_after_another_and_then_the_end(client, ans
     assert not last.get_response().outputs
 
 
-def test_error_of_one_request_leaves_the_stream_open(client, answers):
-    client.async_stream_infer("nobody", add_sub_inputs(), request_id="bad")
-    client.async_stream_infer("add_sub", add_sub_inputs(), request_id="good")
-
-    _, error = answers.get(timeout=DEADLINE_S)
-    (result,) = take(answers, 1)
-    assert "unknown model" in str(error)
-    assert result.get_response().id == "good"
-
-
-def test_half_close_waits_for_what_was_asked(bare_stream):
-    requests = [number_request("count", 100, id="a"), number_request("count", 100, id="b")]
-
-    responses = list(bare_stream(iter(requests), timeout=DEADLINE_S))
-
-    assert len(responses) == 200
-    for name in "ab":
-        mine = [item for item in responses if item.infer_response.id == name]
-        values = [
-            np.frombuffer(item.infer_response.raw_output_contents[0], "<i4")[0] for item in mine
-        ]
-        assert values == list(range(100))
-
-
-def test_slow_decoupled_model_does_not_hold_others_up(server, client, answers):
-    ended = len(server.ended)
-    client.async_stream_infer("endless", number_input(0), request_id="endless")
-    client.async_stream_infer("count", number_input(3), request_id="count")
-
-    seen = []
-    while seen.count("count") < 3 or "endless" not in seen:  # it must have begun to be ended
-        seen += [result.get_response().id for result in take(answers, 1)]
-    client.stop_stream(cancel_requests=True)
-
-    assert seen.count("count") == 3
-    assert eventually(lambda: len(server.ended) > ended)
-
-
 def test_cancelled_stream_ends_the_model(server, bare_stream):
     ended = len(server.ended)
     call = bare_stream(iter([number_request("endless", 0)]))
@@ -162,16 +117,3 @@ def test_deadline_ends_the_stream_and_the_model(server, bare_stream):
     done.set()
 
     assert eventually(lambda: len(server.ended) > ended)
-
-
-def test_client_that_does_not_read_makes_the_model_wait(server, client, bare_stream):
-    server.yielded = 0
-    call = bare_stream(iter([byte_request("flood", 256 << 10)]))
-    next(call)
-
-    # While other requests are served, the model could run far ahead of its client.
-    for number in range(300):
-        client.infer("add_sub", add_sub_inputs(number))
-
-    assert server.yielded < 1000
-    assert sum(1 for _ in call) == 1999

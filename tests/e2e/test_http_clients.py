@@ -92,44 +92,6 @@ def test_text_passes_in_every_form(host, client, binary_in, binary_out):
     assert received == sent.ravel().tolist()
 
 
-def test_forms_may_be_mixed_in_one_request(host, client):
-    tensors = [Tensor(name=name, dtype=np.float32, shape=(-1,)) for name in "abc"]
-    model = host.bind(batch(lambda a, b, c: {"a": a, "b": b, "c": c}), tensors, tensors)
-    sent = {name: np.full((1, 3), index, np.float32) for index, name in enumerate("abc")}
-
-    result = client.infer(
-        model,
-        [infer_input(name, sent[name], binary=name != "b") for name in "abc"],
-        outputs=[output(name, binary=name != "a") for name in "cab"],
-    )
-
-    for name in "abc":
-        assert np.array_equal(result.as_numpy(name), sent[name])
-
-
-def test_request_id_and_parameters_reach_their_ends(host, client):
-    seen = []
-
-    def record(requests):
-        seen.extend(dict(request.parameters) for request in requests)
-        return [{"y": request["x"]} for request in requests]
-
-    model = host.bind(record)
-    parameters = {"text": "ä", "number": -(2**53), "flag": True, "real": 0.5}
-
-    result = client.infer(
-        model,
-        [infer_input("x", np.ones((1, 1), np.float32), binary=True)],
-        request_id="id-1",
-        parameters=parameters,
-        priority=3,
-        timeout=1_000_000,
-    )
-
-    assert result.get_response()["id"] == "id-1"
-    assert seen == [parameters]
-
-
 @pytest.mark.parametrize("request_form", [None, "gzip", "deflate"])
 @pytest.mark.parametrize("response_form", [None, "gzip", "deflate"])
 def test_compressed_bodies_pass(host, client, request_form, response_form):

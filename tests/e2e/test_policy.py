@@ -7,7 +7,6 @@ import json
 
 import numpy as np
 import pytest
-import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
@@ -79,24 +78,6 @@ def test_certificate_has_the_rights_of_its_principal(mutual_server, certificates
     assert answer == 3.0
     assert other.status() == metadata.status() == "StatusCode.PERMISSION_DENIED"
     assert "client has no right to metadata" in str(metadata)
-
-
-def test_certificate_of_another_name_has_no_rights(mutual_server, certificates):
-    options = {
-        "root_certificates": str(certificates / "ca.pem"),
-        "private_key": str(certificates / "server.key"),
-        "certificate_chain": str(certificates / "server.pem"),
-    }
-    with triton_grpc.InferenceServerClient(mutual_server.address, ssl=True, **options) as client:
-        refusal = failure_of(lambda: client.infer("add_sub", add_sub_inputs()))
-
-    assert refusal.status() == "StatusCode.UNAUTHENTICATED"
-
-
-def test_key_counts_before_the_certificate(mutual_server, certificates, policy):
-    headers = {"authorization": f"Bearer {policy.admin_key}"}
-    with tls_client(mutual_server, certificates, with_certificate=True) as client:
-        assert client.get_server_metadata(headers=headers).name
 
 
 def test_access_log_names_the_principal(mutual_server, certificates, policy, log):

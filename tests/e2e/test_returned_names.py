@@ -10,7 +10,6 @@ from pytriton.client import DecoupledModelClient
 from pytriton.client.exceptions import PyTritonClientInferenceServerError
 from pytriton.decorators import batch, first_value, sample
 from pytriton.model_config import Tensor
-from tests.e2e.http_client import infer
 
 A, B = (np.full((2, 1), value, np.float32) for value in (3, 1))
 IN = [Tensor(name=name, dtype=np.float32, shape=(1,)) for name in "ab"]
@@ -96,24 +95,6 @@ def test_misspelt_output_is_an_error_that_is_logged(host, make, caplog):
     assert "['sub'] is missing" in line
     assert " at test_returned_names.py:" in line
     assert "Traceback" not in caplog.text
-
-
-def test_client_that_asks_for_other_outputs_does_not_miss_one(host, make):
-    name = host.bind(make("add", "sbu"), IN, NAMED, **is_sample(make))
-    a, b = (A, B) if make is not one_sample else (A[0], B[0])
-
-    outputs = infer(host.port, name, {"a": a, "b": b}, outputs=[{"name": "add"}])
-
-    np.testing.assert_equal(outputs, {"add": a + b})
-
-
-def test_request_with_another_number_of_inputs_is_no_answer(host):
-    name = host.bind(lambda requests: requests, IN, NAMED[:1])
-
-    status, text = host.error(name, a=A, b=B)
-
-    assert status == 500
-    assert "Returned: ['a', 'b']. Expected: ['add']." in text
 
 
 def asynchronous(stream):

@@ -116,37 +116,6 @@ def test_controls_are_arguments(host):
     assert [tensor["name"] for tensor in metadata["inputs"]] == ["x"]
 
 
-def test_clients_see_states_that_are_outputs_and_requested(host):
-    total = Tensor(name="sum_out", dtype=np.float32, shape=(1,))
-    model = host.bind(accumulate, [X], [Y, total], sequence=Sequences(states=[SUM]))
-    hidden = host.bind(accumulate, [X], [Y], sequence=Sequences(states=[SUM]))
-
-    assert step(host, model, 1, 2, start=True) == {"y": [2], "sum_out": [2]}
-    assert step(host, model, 1, 2, outputs=["y"]) == {"y": [4]}
-    assert step(host, model, 1, 2, outputs=["sum_out"]) == {"sum_out": [6]}
-    assert step(host, hidden, 1, 2, start=True, outputs=["sum_out"]) == (
-        400, f"unexpected inference output 'sum_out' for model '{hidden}'",
-    )  # fmt: skip
-
-
-def test_sequences_without_batching(host):
-    def accumulate_one(requests):
-        (request,) = requests
-        total = request["x"] + request["sum_in"]
-        return [{"y": total, "sum_out": total}]
-
-    sequence = Sequences(states=[SUM])
-    model = host.bind(accumulate_one, [X], [Y], sequence=sequence, batching=False)
-
-    def send(value, **flags):
-        parameters = {"sequence_id": 3, **flags}
-        body = http_client.json_body({"x": np.array([value], np.float32)}, parameters=parameters)
-        answer = http_client.call(host.port, f"/v2/models/{model}/infer", body)
-        return answer.json["outputs"][0]["data"]
-
-    assert [send(1, sequence_start=True), send(2), send(3, sequence_end=True)] == [[1], [3], [6]]
-
-
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
 @pytest.mark.parametrize("sequence_id", [5, "five"])
 def test_our_client_sends_sequences(host, scheme, sequence_id):

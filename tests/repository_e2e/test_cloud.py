@@ -16,7 +16,6 @@ from tests.repository_e2e.server_process import ServerProcess
 from tests.s3_server import ENVIRONMENT, S3Server
 
 POLL = ("--model-control-mode=poll", "--repository-poll-secs=1")
-EXPLICIT = ("--model-control-mode=explicit",)
 
 
 @pytest.fixture
@@ -91,28 +90,6 @@ def test_changes_of_a_bucket_are_followed_and_its_absence_is_not_one(s3, start):
     assert eventually(lambda: "can be listed again" in server.output)
     assert eventually(lambda: not server.serves("m"))
     assert server.output.count("stay as they are") == 1
-
-
-def test_model_is_loaded_and_unloaded_by_clients(s3, start, copies):
-    s3.put("m", model(code("y = x + 1"), config("version_policy { all { } }")))
-    server = start(*EXPLICIT).await_ports()
-    assert server.index() == {"m": {"name": "m"}}
-    assert not any("model.py" in line for line in s3.requests() if "GET" in line)
-
-    assert server.load("m").status == 200
-    assert server.infer("m", 1.0) == [2.0]
-    s3.put("m", {"2/model.py": code("y = x + 2")})
-    assert server.load("m").status == 200
-    assert server.infer("m", 1.0, version="1") == [2.0]
-    assert server.infer("m", 1.0, version="2") == [3.0]
-
-    assert server.unload("m").status == 200
-    assert eventually(lambda: not list(copies.glob("*/copy*/m/1")))
-    assert server.load("nothing").status == 500
-    s3.put("later", model())
-    assert set(server.index()) == {"m", "later"}
-    override = json.dumps({"backend": "python", "max_batch_size": 4})
-    assert server.load("m", config=override).status == 200
 
 
 def test_wrong_key_is_refused_and_the_right_one_of_a_file_is_not(s3, start, tmp_path):

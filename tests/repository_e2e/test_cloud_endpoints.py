@@ -75,28 +75,6 @@ def test_vertex_ai_needs_no_flags(vertex_ai):
     assert server.end() == 0
 
 
-@pytest.mark.parametrize(
-    "variables, text",
-    [
-        ({"AIP_PREDICT_ROUTE": ""}, "AIP_PREDICT_ROUTE is not defined for Vertex AI endpoint"),
-        (
-            {},
-            (
-                "Expect the model repository contains only a single model if default model is not "
-                "specified"
-            ),
-        ),
-    ],
-    ids=["no route", "no default model"],
-)
-def test_vertex_ai_is_not_served_by_halves(vertex_ai, variables, text):
-    server, _ = vertex_ai(TWO, **variables)
-
-    assert server.exit_code() == 1
-    assert f"failed to start Vertex AI service: Invalid argument - {text}" in server.stderr
-    assert "Started" not in server.stdout
-
-
 def test_repository_of_vertex_ai_is_the_default(tmp_path):
     write_model(tmp_path / "plus", PLUS["plus"])
     (port,) = free_ports(1)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -40,27 +39,19 @@ y = x
 """
 REPEAT = "for number in x.ravel(): send([[number]])"
 COUNTING = "self.calls = getattr(self, 'calls', 0) + 1\ny = x + self.calls"
-CACHED = "response_cache { enable: true }"
+
+
 MODELS = {
     "plus": model(code("y = x + 1")),
     "twice": model(code("y = x * 2")),
     "identity": model(),
-    "failing": model(code("raise ValueError('cannot')")),
     "patient": model(code(UNTIL_CANCELLED), **HELD),
     "repeat": model(decoupled_code(REPEAT), config(DECOUPLED)),
-    "endless": model(
-        decoupled_code("while not sender.is_cancelled(): send(x); time.sleep(0.001)"),
-        config(DECOUPLED),
-    ),
-    "counting": model(code(COUNTING), config(CACHED)),
     "uncached": model(code(COUNTING)),
     "pipe": ensemble("plus", "twice", "identity"),
     "identities": ensemble("identity", "identity", "identity"),
-    "fails": ensemble("plus", "failing", "twice"),
     "waits": ensemble("plus", "patient", "uncached"),
     "repeats": ensemble("repeat", "plus"),
-    "endlessly": ensemble("endless", "plus"),
-    "cached_step": ensemble("plus", "counting"),
 }
 ROWS = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 CLIENTS = {"http": triton_http, "grpc": triton_grpc}
@@ -100,33 +91,6 @@ def test_large_tensors_pass_through_all_steps(infer):
     assert np.array_equal(infer("identities", large), large)
 
 
-def test_error_of_a_step_names_the_ensemble(infer):
-    with pytest.raises(InferenceServerException) as failed:
-        infer("fails")
-
-    assert failed.value.message().startswith("in ensemble 'fails', ")
-    assert "ValueError: cannot" in failed.value.message()
-
-
-def test_one_stream_carries_ensembles_with_one_and_with_many_responses(server):
-    answers = queue.Queue()
-    with server.grpc_client() as client:
-        client.start_stream(lambda result, error: answers.put((result, error)))
-        client.async_stream_infer("repeats", inputs(triton_grpc), request_id="many")
-        client.async_stream_infer("pipe", inputs(triton_grpc), request_id="one")
-        client.async_stream_infer("fails", inputs(triton_grpc), request_id="none")
-        found = [answers.get(timeout=DEADLINE_S) for _ in range(6)]
-        client.stop_stream()
-
-    values = {"many": [], "one": []}
-    for result, error in found:
-        if error is None:
-            values[result.get_response().id].append(result.as_numpy("Y").ravel().tolist())
-    assert values == {"many": [[2.0], [3.0], [4.0], [5.0]], "one": [[4.0, 6.0, 8.0, 10.0]]}
-    (error,) = [error for _, error in found if error is not None]
-    assert "in ensemble 'fails', " in error.message()
-
-
 def test_cancelling_a_request_cancels_the_running_step_and_no_other_step_runs(server):
     folder = server.repository / "patient" / "1"
     before = executions(server, "uncached")
@@ -145,21 +109,6 @@ def test_cancelling_a_request_cancels_the_running_step_and_no_other_step_runs(se
     assert executions(server, "uncached") == before
 
 
-def test_closing_a_stream_ends_endless_steps(server):
-    answers = queue.Queue()
-    with server.grpc_client() as client:
-        client.start_stream(lambda result, error: answers.put((result, error)))
-        client.async_stream_infer("endlessly", inputs(triton_grpc, ROWS[:1]))
-        for _ in range(3):
-            result, error = answers.get(timeout=DEADLINE_S)
-            assert error is None
-            assert result.as_numpy("Y").tolist() == (ROWS[:1] + 1).tolist()
-        client.stop_stream(cancel_requests=True)
-
-    assert eventually(lambda: has_ended_one(server, "endlessly"))
-    assert eventually(lambda: has_ended_one(server, "endless"))
-
-
 def statistics(server, name):
     return server.get(f"/v2/models/{name}/stats").json["model_stats"][0]
 
@@ -170,20 +119,6 @@ def executions(server, name):
 
 def failures(server, name):
     return statistics(server, name)["inference_stats"]["fail"]["count"]
-
-
-def has_ended_one(server, name):
-    stats = statistics(server, name)["inference_stats"]
-    return stats["success"]["count"] + stats["fail"]["count"] > 0
-
-
-def test_answers_of_a_step_come_from_the_cache(server, infer):
-    first, again = infer("cached_step"), infer("cached_step")
-
-    assert np.array_equal(first, again)
-    stats = statistics(server, "counting")["inference_stats"]
-    assert stats["cache_miss"]["count"] == 1
-    assert executions(server, "counting") == 1
 
 
 def test_our_clients_ask_ensembles(server):

@@ -97,43 +97,6 @@ def lines(server, mark, count=1):
 
 
 @pytest.mark.parametrize("connect", [http, grpc])
-def test_settings_reach_models_at_once(server, connect):
-    with connect(server) as client:
-        infer(client, "quiet")
-        client.update_log_settings({"log_verbose_level": 1, "log_info": False})
-        infer(client, "loud")
-        client.update_log_settings({"log_verbose_level": 0, "log_info": True, "log_error": False})
-        infer(client, "again")
-        shown = client.get_log_settings()
-    if connect is grpc:
-        shown = {
-            name: getattr(setting, setting.WhichOneof("parameter_choice"))
-            for name, setting in shown.settings.items()
-        }
-
-    assert shown == {
-        "log_file": "",
-        "log_info": True,
-        "log_warning": True,
-        "log_error": False,
-        "log_verbose_level": 0,
-        "log_format": "default",
-    }
-    expected = {
-        "quiet": ["info", "warning", "error"],
-        "loud": ["verbose", "warning", "error"],
-        "again": ["info", "warning"],
-    }
-
-    def seen():
-        kinds = ("verbose", "info", "warning", "error")
-        output = server.output
-        return {name: [kind for kind in kinds if f"{kind} {name}." in output] for name in expected}
-
-    assert eventually(lambda: seen() == expected), seen()
-
-
-@pytest.mark.parametrize("connect", [http, grpc])
 def test_every_line_of_a_request_has_its_id(server, connect):
     with connect(server) as client:
         infer(client, "mine\n\x1b")

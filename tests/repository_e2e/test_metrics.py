@@ -120,11 +120,3 @@ def test_stream_is_counted_at_its_first_response_and_at_its_end(server):
     assert value(server, f"{first}_sum", "stream") == first_ms
     assert value(server, f"{first}_bucket", "stream", ',le="60000"') == 1
     assert value(server, "nv_inference_batch_size_bucket", "stream", ',le="3"') == 1
-
-
-def test_ensemble_has_distributions_of_its_own(server):
-    for number in range(5):
-        server.infer("chain", number)
-
-    assert counts(server, "chain") == {"request": 5, "queue": 5, "compute": 5}
-    assert value(server, "nv_inference_batch_size_count", "chain") == 5

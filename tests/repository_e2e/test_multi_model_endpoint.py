@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.http_client import call
 from tests.e2e.waiting import eventually
 from tests.free_ports import free_ports
-from tests.repository_e2e.model_files import HELD, HOLD, code, config, ensemble, model, write_model
+from tests.repository_e2e.model_files import HELD, HOLD, code, config, model, write_model
 
 BODY = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1,2],"data":[1,2]}]}'
 PLUS = {"config.pbtxt": 'name: "own_name"\n' + config(), "1/model.py": code("y = x + 1")}
@@ -68,34 +68,6 @@ def endpoint(request, start_module_server, tmp_path_factory):
         environment={"PYTRITON_FRONTEND_PROCESSES": processes},
     )
     return Endpoint(server.await_ready(), port, tmp_path_factory.mktemp("archives"))
-
-
-def test_model_is_served_until_it_is_unloaded(endpoint):
-    url = endpoint.write("life", plus=PLUS)
-
-    assert endpoint.invoke("life").status == 404
-    assert endpoint.load("life", url).status == 200
-    assert endpoint.outputs("life") == [2.0, 3.0]
-    assert call(endpoint.port, "/models/life").json == {"modelName": "life", "modelUrl": url}
-    assert endpoint.load("life", url).status == 409
-    assert endpoint.load("other", url).status == 409
-    assert endpoint.server.index()["life"]["state"] == "READY"
-    assert endpoint.unload("life").status == 200
-    assert endpoint.invoke("life").status == 404
-    assert endpoint.unload("life").status == 404
-    assert "life" not in endpoint.server.index()
-    assert endpoint.load("life", url).status == 200
-    assert endpoint.unload("life").status == 200
-
-
-def test_ensemble_is_served_with_its_steps(endpoint):
-    twice = model(code("y = 2 * x"))
-    url = endpoint.write("steps", first=twice, pipe=ensemble("first"))
-
-    assert endpoint.load("pipeline", url).status == 200
-    assert endpoint.outputs("pipeline") == [2.0, 4.0]
-    assert endpoint.unload("pipeline").status == 200
-    assert endpoint.server.index().keys() == {"here"}
 
 
 def test_unloading_waits_for_requests_in_flight(endpoint):

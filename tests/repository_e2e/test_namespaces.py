@@ -71,30 +71,3 @@ def test_large_requests_reach_both_models(server, identifiers, count):
     for added, name in enumerate(identifiers, start=1):
         some = values[:100_000]
         assert infer_over_http(server, name, some.tolist()) == (some + added).tolist()
-
-
-def test_metadata_and_readiness_by_identifier(server, identifiers):
-    with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
-        metadata = client.get_model_metadata(identifiers[1])
-        statistics = client.get_inference_statistics(identifiers[1])
-
-        assert client.is_model_ready(identifiers[1])
-        assert not client.is_model_ready("same")
-    assert (metadata.name, list(metadata.versions)) == ("same", ["1"])
-    assert [each.name for each in statistics.model_stats] == ["same"]
-
-
-def test_models_call_the_one_of_their_own_repository(server):
-    with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
-        values = np.array([10], np.float32)
-
-        assert infer_over_grpc(client, "caller", values) == [11]
-        assert infer_over_grpc(client, "other_caller", values) == [12]
-
-
-def test_metrics_tell_them_apart(server):
-    page = call(server.metrics_port, "/metrics").body.decode()
-
-    for number in range(2):
-        labels = f'model="same",namespace="{server.folder / f"models{number}"}",version="1"'
-        assert f"nv_inference_count{{{labels}}} " in page

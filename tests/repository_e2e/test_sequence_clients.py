@@ -169,35 +169,6 @@ def test_many_sequences_share_a_stream(server, kind, strategy):
     assert {result.get_response().id: y_of(result) for result, _ in received} == expected
 
 
-@pytest.mark.parametrize("name", ["decoupled_direct", "decoupled_oldest"])
-def test_decoupled_sequences_share_a_stream(server, name):
-    answers: queue.Queue = queue.Queue()
-    ids = [new_id(int) for _ in range(16)]
-    seen: dict[str, list[float]] = {str(sequence): [] for sequence in ids}
-    with grpc_client(server) as client:
-        client.start_stream(lambda result, error: answers.put((result, error)))
-        for sequence in ids:
-            for value, options in steps(sequence, (2.0, 0.0, 1.0, 3.0)):
-                client.async_stream_infer(
-                    name,
-                    [tensor(triton_grpc, value)],
-                    request_id=str(sequence),
-                    enable_empty_final_response=True,
-                    **options,
-                )
-        final_count = 0
-        while final_count < 4 * len(ids):
-            result, error = answers.get(timeout=DEADLINE_S)
-            assert error is None, error
-            response = result.get_response()
-            final_count += response.parameters["triton_final_response"].bool_param
-            if response.outputs:
-                seen[response.id].append(y_of(result))
-        client.stop_stream()
-
-    assert seen == {str(sequence): [1, 2, 3, 4, 5, 6] for sequence in ids}
-
-
 async def play_with(client, library, strategy, sequence):
     return [
         y_of(await client.infer(strategy, [tensor(library, value)], **options))
@@ -272,20 +243,3 @@ def test_generate_takes_the_members_of_sequences(server):
         True
     ] * 4
     assert refused.status == 400
-
-
-def test_client_that_goes_away_leaves_other_sequences_alone(server):
-    abandoned, kept = new_id(int), new_id(int)
-    answers: queue.Queue = queue.Queue()
-    with grpc_client(server) as client:
-        client.start_stream(lambda result, error: answers.put((result, error)))
-        for value, options in list(steps(abandoned))[:-1]:
-            client.async_stream_infer("direct", [tensor(triton_grpc, value)], **options)
-        client.stop_stream(cancel_requests=True)
-    with grpc_client(server) as client:
-        sums = [
-            y_of(client.infer("direct", [tensor(triton_grpc, value)], **options))
-            for value, options in steps(kept)
-        ]
-
-    assert sums == SUMS_OF_VALUES

@@ -23,7 +23,7 @@ import tritonclient.grpc.aio as triton_grpc_aio
 import tritonclient.http as triton_http
 import tritonclient.http.aio as triton_http_aio
 import tritonclient.utils.shared_memory as shm
-from tritonclient.utils import InferenceServerException, serialize_byte_tensor
+from tritonclient.utils import InferenceServerException
 
 from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.repository_e2e.model_files import (
@@ -42,16 +42,11 @@ pytestmark = pytest.mark.skipif(
 )
 ALLOWED = ["--allow-client-shm=true"]
 LARGE = 1 << 20  # bytes, which are copied in a thread
-STRINGS = {
-    "1/model.py": code("y = x").replace("np.asarray(y, np.float32)", "y"),
-    "config.pbtxt": config().replace("TYPE_FP32", "TYPE_STRING"),
-}
 ENTER = "open(os.path.join(os.path.dirname(__file__), 'entered'), 'w').close()\n"
 REPOSITORY = {
     "plain": model(code("y = x + 1")),
     "echo": model(),
     "held": model(code(ENTER + HOLD + "\ny = x")),
-    "strings": STRINGS,
     "cached": model(code("y = x + 1"), config("response_cache { enable: true }")),
     "chain": ensemble("plain", "plain"),
     "count": model(
@@ -174,62 +169,6 @@ def test_input_and_output_are_in_shared_memory(
     else:
         assert list(result.get_response().raw_output_contents) == [b""]
     assert np.array_equal(memory.read(x.shape, x.nbytes), x + expected)
-
-
-def test_inline_and_shared_tensors_mix(server, protocol, make_memory):
-    module = CLIENTS[protocol]
-    x = np.arange(6, dtype=np.float32).reshape(2, 3)
-    inline = module.InferInput("X", [2, 3], "FP32")
-    inline.set_data_from_numpy(x)
-    memory = make_memory()
-    memory.write(x, offset=100)
-    with open_client(server, protocol) as client:
-        memory.register(client)
-        from_memory = client.infer("plain", [tensor(module, memory, x, 100)])
-        client.infer("plain", [inline], outputs=[wanted(module, memory, x.nbytes, 200)])
-
-    assert np.array_equal(from_memory.as_numpy("Y"), x + 1)
-    assert np.array_equal(memory.read(x.shape, 200), x + 1)
-
-
-def test_strings_are_in_shared_memory(server, protocol, make_memory):
-    module = CLIENTS[protocol]
-    texts = np.array([["one", "", "drei", "äöü"]], dtype=object)
-    size = serialize_byte_tensor(texts).item()
-    memory = make_memory()
-    memory.write(serialize_byte_tensor(texts))
-    with open_client(server, protocol) as client:
-        memory.register(client)
-        result = client.infer(
-            "strings",
-            [tensor(module, memory, texts, size=len(size), datatype="BYTES")],
-            outputs=[wanted(module, memory, 1000, 1000)],
-        )
-
-    output = result.get_output("Y")
-    assert list(output["shape"] if protocol == "http" else output.shape) == [1, 4]
-    read = memory.read((1, 4), 1000, np.object_)
-    assert [text.decode() for text in read.ravel()] == ["one", "", "drei", "äöü"]
-
-
-def test_several_regions_of_one_object_and_any_offset(server, protocol, make_memory):
-    module = CLIENTS[protocol]
-    x = np.arange(4, dtype=np.float32).reshape(1, -1)
-    memory = make_memory()
-    memory.write(x, offset=52)
-    with open_client(server, protocol) as client:
-        memory.register(client, f"{memory.name}-in", 48, 64)
-        memory.register(client, f"{memory.name}-out", 1001, 64)
-        status = client.get_system_shared_memory_status(f"{memory.name}-out")
-        request = tensor(module, memory, x)
-        request.set_shared_memory(f"{memory.name}-in", 16, 4)
-        output = wanted(module, memory, 16)
-        output.set_shared_memory(f"{memory.name}-out", 16, 3)
-        client.infer("plain", [request], outputs=[output])
-
-    content = memory.path.read_bytes()[1004:1020]
-    assert np.array_equal(np.frombuffer(content, np.float32), x.ravel() + 1)
-    assert "1001" in str(status)
 
 
 def test_asynchronous_clients_use_shared_memory(server, make_memory):
