@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import logging
 import os
 import pathlib
 import signal
@@ -19,13 +18,11 @@ import time
 
 import pytest
 
-from pytriton.base.errors import UnavailableError
 from pytriton.base.settings import RayOptions
 from pytriton.runtime.cluster.executor import RayExecutor
-from pytriton.runtime.executor.worker import InstanceUnavailableError, Placement, WorkerSpec
+from pytriton.runtime.executor.worker import Placement, WorkerSpec
 from tests.cluster.ray_cluster import RayNodes
 from tests.examples.test_examples import EXAMPLES, check_commands
-from tests.free_ports import free_ports
 
 pytestmark = [
     pytest.mark.e2e,
@@ -162,38 +159,6 @@ def environment_of(pid):
     return dict(entry.split("=", 1) for entry in data.split("\0") if "=" in entry)
 
 
-def test_address_at_which_nobody_listens_is_an_error():
-    async def case():
-        options = RayOptions(address=f"127.0.0.1:{free_ports(1)[0]}")
-        executor = RayExecutor(options, asyncio.get_running_loop())
-        try:
-            with pytest.raises(UnavailableError, match=r"nobody answers at 127\.0\.0\.1"):
-                await executor.launcher()
-        finally:
-            await executor.close()
-
-    asyncio.run(case())
-
-
-def test_instances_run_where_their_resources_are(rig):
-    async def case():
-        return await asyncio.gather(
-            rig.launch(num_gpus=0.5),
-            rig.launch(num_gpus=1),
-            rig.launch(resources={"fast_disk": 1}),
-            rig.launch(),
-        )
-
-    workers = rig.run(case())
-    environments = [environment_of(worker.pid) for worker in workers]
-    actors = {actor.pid: actor for actor in rig.executor.status().actors}
-
-    assert [worker.node for worker in workers[:3]] == ["gpus", "gpus", "disks"]
-    assert sorted(each["CUDA_VISIBLE_DEVICES"] for each in environments) == ["", "", "0", "1"]
-    assert {each["OF_THE_MODEL"] for each in environments} == {"yes"}
-    assert [actors[worker.pid].node for worker in workers] == [worker.node for worker in workers]
-
-
 def test_killed_instance_leaves_no_process_and_no_actor(rig):
     async def case():
         worker = await rig.launch()
@@ -214,47 +179,6 @@ def test_process_that_ends_tells_how(rig):
         return await worker.exited
 
     assert "killed by SIGKILL" in rig.run(case())
-
-
-def test_instance_without_room_waits_and_starts_when_there_is_some(rig, caplog):
-    async def case():
-        first = await rig.launch(num_gpus=2)
-        with pytest.raises(InstanceUnavailableError, match="within 1 s: "):
-            await rig.launch(num_gpus=1, start_timeout_s=1.0)
-        caplog.clear()
-        waiting = asyncio.ensure_future(rig.launch(num_gpus=1))
-        await until(lambda: " is not started yet: " in caplog.text)
-        first.kill()
-        return await waiting
-
-    with caplog.at_level(logging.INFO):
-        worker = rig.run(case())
-
-    assert "it needs 1 CPU, 1 GPU, and no node has that free: gpus has" in caplog.text
-    assert "0 of 2 GPU free" in caplog.text
-    assert worker.node == "gpus"
-
-
-def test_killed_launcher_process_comes_back_and_nobody_else_notices(rig):
-    async def case():
-        kept, killed = await asyncio.gather(rig.launch(), rig.launch())
-        os.kill(rig.launcher_pid(), signal.SIGKILL)
-        await until(lambda: not rig.executor.status().is_connected)
-        killed.kill()
-        started = await rig.launch()
-        return kept, killed, started
-
-    kept, killed, started = rig.run(case())
-
-    rig.wait_until_left(actors=2)
-    assert not kept.exited.done()
-    assert killed.exited.done()
-    assert is_running(kept.pid)
-    assert is_running(started.pid)
-    assert rig.executor.status().launcher_restarts == 1
-    kept.kill()  # as the launcher process has found its actor again
-    rig.run(asyncio.wait_for(kept.exited, 60))
-    rig.wait_until_left(actors=1)
 
 
 def test_group_starts_and_ends_together(rig):

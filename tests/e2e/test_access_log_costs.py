@@ -5,21 +5,19 @@ from __future__ import annotations
 
 import http.client
 import json
-import queue
 import threading
 import time
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
-import tritonclient.grpc
 
 from pytriton.client import DecoupledModelClient, ModelClient
 from pytriton.decorators import batch, model
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.triton import Triton, TritonConfig
 from tests.e2e.conftest import new_ports
-from tests.e2e.waiting import DEADLINE_S, eventually, whole_lines
+from tests.e2e.waiting import eventually, whole_lines
 
 TENSORS = [Tensor(name="a", dtype=np.float32, shape=(1,))]
 ROW = np.ones((1, 1), np.float32)
@@ -156,22 +154,6 @@ def test_grpc_calls_have_their_costs_and_a_stream_those_of_all_responses(server)
     assert (streamed["tensor_bytes_in"], streamed["tensor_bytes_out"]) == (4, 12)
 
 
-def test_stream_has_the_costs_of_all_its_requests(server):
-    ports, lines = server
-    answers: queue.SimpleQueue = queue.SimpleQueue()
-    tensor = tritonclient.grpc.InferInput("a", [1, 1], "FP32").set_data_from_numpy(ROW)
-    with tritonclient.grpc.InferenceServerClient(f"localhost:{ports['grpc_port']}") as client:
-        client.start_stream(lambda result, error: answers.put(error))
-        for _ in range(REQUESTS):
-            client.async_stream_infer("Batch", [tensor])
-        errors = [answers.get(timeout=DEADLINE_S) for _ in range(REQUESTS)]
-        client.stop_stream()
-    (line,) = lines(1, path="ModelStreamInfer", model="Batch")
-
-    assert errors == [None] * REQUESTS
-    assert (line["tensor_bytes_in"], line["tensor_bytes_out"]) == (4 * REQUESTS, 4 * REQUESTS)
-
-
 @pytest.mark.parametrize("choices", [1, 3])
 def test_chat_has_its_tokens(server, choices):
     ports, lines = server
@@ -182,17 +164,6 @@ def test_chat_has_its_tokens(server, choices):
     line = lines(seen + 1, path="/v1/chat/completions")[-1]
 
     assert line["tokens_out"] == choices * (4 + choices)
-
-
-def test_request_that_failed_in_its_model_has_costs_and_one_that_none_saw_has_not(server):
-    ports, lines = server
-    target, missing = "/v2/models/Failing/infer", "/v2/models/Failing/versions/9/infer"
-    assert ask(ports, target) == 500
-    assert ask(ports, missing) in (400, 404)
-    (failed,), (refused,) = lines(1, path=target), lines(1, path=missing)
-
-    assert (failed["tensor_bytes_in"], failed["tensor_bytes_out"]) == (4, 0)
-    assert not set(FIELDS) & set(refused)
 
 
 def test_unknown_field_is_refused_with_the_names_that_there_are(tmp_path):

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
-from tritonclient.utils import InferenceServerException
 
 from pytriton.client import (
     AsyncioModelClient,
@@ -464,16 +463,6 @@ def test_curl_needs_a_certificate_of_the_right_authority(mutual_server, name):
         answer = curl(mutual_server, name, *files)
         assert answer.stdout == "000"
         assert answer.returncode != 0
-
-
-def test_grpc_client_without_a_certificate_is_refused(mutual_server):
-    with (
-        triton_grpc_client(mutual_server) as client,
-        pytest.raises(InferenceServerException) as refusal,
-    ):
-        client.is_server_live(client_timeout=DEADLINE_S)
-
-    assert refusal.value.status() == "StatusCode.UNAVAILABLE"
 
 
 def test_optional_certificates_are_checked_if_they_are_shown(tmp_path, monkeypatch, front_ends):

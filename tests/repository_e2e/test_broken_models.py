@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import re
-import threading
 
 import pytest
 
-from tests.e2e.waiting import eventually
 from tests.repository_e2e.model_files import code, config, model
 
 MISMATCH = """
@@ -80,7 +78,6 @@ BROKEN = {
 @pytest.fixture(scope="module")
 def server(start_module_server):
     repository = {name: files for name, (files, _) in BROKEN.items()}
-    repository["hangs_for_ever"] = model(code(initialize="threading.Event().wait()"))
     return start_module_server(repository, flags=["--model-control-mode=explicit"]).await_ready()
 
 
@@ -103,25 +100,3 @@ def test_broken_model_says_why_and_is_loaded_once_it_is_mended(server, name):
     assert server.index()[name] == {"name": name, "version": "1", "state": "READY"}
     assert server.get("/v2/health/ready").status == 200
     assert server.infer(name, 3.0) == [6.0]
-
-
-def test_unload_ends_a_load_that_hangs(server):
-    name = "hangs_for_ever"
-    answers = []
-    loading = threading.Thread(target=lambda: answers.append(server.load(name)))
-    loading.start()
-    assert eventually(lambda: server.index()[name].get("state") == "LOADING")
-
-    unloaded = server.unload(name)
-    loading.join()
-
-    assert unloaded.status == 200
-    assert answers[0].status == 503
-    assert answers[0].error == (
-        f"load failed for model '{name}': it was given up, "
-        "as the model was unloaded or its files changed"
-    )
-    assert server.index()[name]["reason"] == "unloaded"
-    assert eventually(lambda: not any(name in title for title in server.worker_titles()))
-    server.write(name, model())
-    assert server.load(name).status == 200

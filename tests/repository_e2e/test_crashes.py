@@ -35,7 +35,8 @@ if x[0, 0] == 666.0 or not os.path.exists(died):
     os._exit(3)
 y = x.sum(axis=1, keepdims=True)
 """
-LOAD_LIMIT = 'parameters { key: "LOAD_TIMEOUT_SECS" value { string_value: "3" } }'
+
+
 TWO = "instance_group [{ kind: KIND_CPU count: 2 }]"
 ALLOCATE = "np.ones(1 << 31, np.uint8)"
 # Little more memory than the process has by now.
@@ -72,8 +73,6 @@ def server(start_module_server):
 def explicit_server(start_module_server):
     repository = {
         "m": model(dying("os._exit(3)")),
-        "stuck": model(dying("os._exit(3)", initialize=HOLD), config(LOAD_LIMIT)),
-        "greedy": model(code(initialize=f"{LIMITED}\n{ALLOCATE}")),
     }
     return start_module_server(repository, flags=["--model-control-mode=explicit"]).await_ready()
 
@@ -145,22 +144,6 @@ def test_requests_wait_for_an_instance_only_as_long_as_the_model_says(server):
     assert server.infer("lonely", 5.0) == [5.0]
 
 
-def test_restart_that_hangs_is_tried_again(explicit_server):
-    server = explicit_server
-    assert eventually(lambda: server.load("stuck").status == 200)
-    server.hold("stuck")
-    with pytest.raises(InferFailedError):
-        server.infer("stuck", POISON)
-
-    unhealthy = "Stub process 'stuck_0_0' is not healthy: it was not loaded within 3 s"
-    assert eventually(lambda: unhealthy in server.stderr)
-    server.let_go("stuck")
-
-    assert eventually(lambda: server.serves("stuck"))
-    assert server.infer("stuck", 2.0) == [2.0]
-    server.unload("stuck")
-
-
 def test_crash_loop_makes_the_model_unavailable_until_it_is_loaded_again(explicit_server):
     server = explicit_server
     assert server.load("m").status == 200
@@ -190,15 +173,6 @@ def test_model_out_of_memory_fails_its_request_only(server):
 
     assert server.infer("limited", 2.0) == [2.0]
     assert server.infer("other", 2.0) == [2.0]
-
-
-def test_model_out_of_memory_in_initialize_is_unavailable(explicit_server):
-    answer = explicit_server.load("greedy")
-
-    row = explicit_server.index()["greedy"]
-    assert answer.status == 400
-    assert row["state"] == "UNAVAILABLE"
-    assert "MemoryError" in row["reason"]
 
 
 def test_request_that_does_not_fit_into_the_model_is_answered(server):

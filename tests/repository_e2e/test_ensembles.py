@@ -50,37 +50,6 @@ def test_start_loads_ensembles_whatever_their_names_and_the_table_has_them(start
     assert len(server.workers()) == 2
 
 
-def test_configuration_and_metadata_of_an_ensemble_are_tritons(start_server):
-    server = start_server({**STEPS, "pipe": ensemble("plus", "twice:1")}).await_ready()
-
-    shown = server.get("/v2/models/pipe/config").json
-    assert (shown["platform"], shown["backend"]) == ("ensemble", "")
-    assert shown["version_policy"] == {"latest": {"num_versions": 1}}
-    assert shown["model_transaction_policy"] == {"decoupled": False}
-    assert shown["instance_group"] == shown["model_warmup"] == []
-    assert shown["default_model_filename"] == ""
-    assert not {"optimization", "dynamic_batching"} & shown.keys()
-    assert shown["ensemble_scheduling"]["step"] == [
-        {
-            "model_name": "plus",
-            "model_version": -1,
-            "input_map": {"X": "X"},
-            "output_map": {"Y": "t1"},
-            "model_namespace": "",
-        },
-        {
-            "model_name": "twice",
-            "model_version": 1,
-            "input_map": {"X": "t1"},
-            "output_map": {"Y": "Y"},
-            "model_namespace": "",
-        },
-    ]
-    metadata = server.get("/v2/models/pipe").json
-    assert metadata["platform"] == "ensemble"
-    assert metadata["inputs"] == [{"name": "X", "datatype": "FP32", "shape": [-1, -1]}]
-
-
 def test_metrics_have_ensembles_and_the_times_that_loading_took(start_server):
     models = {**STEPS, "pipe": ensemble("plus", "twice")}
     server = start_explicit(start_server, models, "pipe")

@@ -369,29 +369,3 @@ def test_log_has_lines_of_front_ends_with_their_process(start_server):
     found = pattern.findall(server.output)
     assert {pid for pid, _ in found} == pids
     assert all("it broke" in text for _, text in found)
-
-
-def test_unloaded_model_is_unknown_to_every_front_end(start_server):
-    server = start_server(REPOSITORY, flags=[*TWO, "--model-control-mode=explicit"]).await_ports()
-    with contextlib.ExitStack() as stack:
-        connections = [
-            http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=DEADLINE_S)
-            for _ in range(4)
-        ]
-        for each in connections:
-            stack.callback(each.close)
-
-        def statuses():
-            found = set()
-            for each in connections:
-                each.request("GET", "/v2/models/plain/ready")
-                response = each.getresponse()
-                response.read()
-                found.add(response.status)
-            return found
-
-        for _ in range(5):
-            assert server.load("plain").status == 200
-            assert statuses() == {200}
-            assert server.unload("plain").status == 200
-            assert statuses() == {400}

@@ -46,7 +46,6 @@ def server(start_module_server):
         "parallel": model(code(initialize=MEETING), config(FOUR)),
         "sequential": model(code(initialize=DIARY), config(ONE_BY_ONE)),
         "arguments": model(ARGUMENTS, config(GROUPS)),
-        "automatic": model(ARGUMENTS, config(kind="KIND_AUTO")),
         "gpu": model(code(), config(kind="KIND_GPU")),
         "gpu_numbers": model(code(), config("instance_group [{ kind: KIND_GPU gpus: [ 7 ] }]")),
     }
@@ -87,10 +86,6 @@ def test_initialize_is_told_who_it_is(server):
     }
     assert settings["parameters"] == {"threshold": {"string_value": "0.5"}}
     assert [group["count"] for group in settings["instance_group"]] == [1, 2]
-
-
-def test_automatic_kind_is_the_cpu_where_there_is_no_gpu(server):
-    assert told(server, "automatic")["model_instance_kind"] == "CPU"
 
 
 @pytest.mark.parametrize("name", ["gpu", "gpu_numbers"])

@@ -113,24 +113,6 @@ def test_triton_clients_get_the_refusal_of_their_protocol(server):
     assert of_grpc.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
 
 
-def test_grpc_refusal_has_when_to_try_again_in_its_trailers(server):
-    import grpc  # noqa: PLC0415  tritonclient hides the trailers
-    from tritonclient.grpc import service_pb2, service_pb2_grpc  # noqa: PLC0415
-
-    for _ in range(3):
-        ask(server, "three5")
-    request = service_pb2.ModelInferRequest(model_name="plain")
-    request.inputs.add(name="X", datatype="FP32", shape=[1, 1])
-    request.raw_input_contents.append(np.ones(1, np.float32).tobytes())
-    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        with pytest.raises(grpc.RpcError) as caught:
-            stub.ModelInfer(request, metadata=[(HEADER, "three5")], timeout=DEADLINE_S)
-
-    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert 900 < int(dict(caught.value.trailing_metadata())["retry-after"]) <= 1000
-
-
 def test_streamed_requests_are_charged_to_the_principal_of_their_call(server):
     heard: list = []
     is_over = threading.Event()

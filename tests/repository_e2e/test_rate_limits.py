@@ -83,11 +83,3 @@ def test_call_that_waits_for_resources_of_its_caller_is_refused(start_server):
         server.infer("caller")
 
     assert server.infer("leaf", 2.0) == [2.0]
-
-
-def test_call_runs_if_resources_are_left_for_it(start_server):
-    models = {"caller": limited(shared(1), code(CALLER)), "leaf": limited(shared(1))}
-    flags = [*LIMITED, "--rate-limit-resource=R:2"]
-    server = start_server(models, flags=flags).await_ready()
-
-    assert infer_side_by_side(server, ["caller", "leaf"]) == [[float(n)] for n in range(60)]

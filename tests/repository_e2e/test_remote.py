@@ -12,7 +12,6 @@ import pytest
 from pytriton.decorators import batch
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.triton import RemoteTriton
-from tests.e2e.http_client import InferFailedError
 from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.repository_e2e.model_files import HOLD, code, model
 
@@ -72,23 +71,6 @@ def test_bound_models_are_served_beside_the_others(server):
     assert not server.serves("bound")
     assert server.serves("kept")
     assert server.get("/v2/health/ready").status == 200
-
-
-def test_bound_model_hides_one_of_its_name_as_long_as_it_is_there(server):
-    for _ in range(2):
-        with join(server) as remote:
-            bind(remote, "kept")
-            assert server.infer("kept", 5.0) == [-5.0]
-            assert server.infer("kept", 5.0, version="1") == [-5.0]
-            with pytest.raises(InferFailedError, match="version 3 is not found"):
-                server.infer("kept", 5.0, version="3")
-            rows = [
-                row for row in server.post("/v2/repository/index").json if "kept" in row.values()
-            ]
-            assert rows == [{"name": "kept", "version": "1", "state": "READY"}]
-
-        assert server.infer("kept", 5.0) == [8.0]
-        assert server.infer("kept", 5.0, version="3") == [8.0]
 
 
 def test_hidden_model_changes_unseen(start_server):

@@ -40,10 +40,8 @@ SERVERS = {
     "SIGTERM": ({"slow": SLOW, "stream": STREAMING}, []),
     "SIGINT": ({"slow": SLOW, "stream": STREAMING}, []),
     "idle": ({"m": model()}, []),
-    "second": ({"m": HANGING}, []),
     "timeout": ({"m": HANGING}, ONE_SECOND),
     "finalize": ({"m": HANGING_FINALIZE}, ONE_SECOND),
-    "loading": ({"m": model(code(initialize="threading.Event().wait()"))}, []),
 }
 
 
@@ -114,20 +112,6 @@ def test_idle_connections_do_not_delay_the_end(servers):
     assert "Timeout 10:" not in server.stdout  # of 30 s; a busy machine needs some of them
 
 
-def test_second_signal_ends_everything_at_once(servers, threads):
-    server = servers["second"].await_ready()
-    answer = threads.submit(server.infer, "m")
-    assert eventually(lambda: "busy" in server.stdout)
-    server.signal()
-    assert eventually(lambda: "Timeout 29: Found" in server.stdout)
-
-    server.signal()
-
-    assert server.exit_code() == 1
-    assert isinstance(answer.exception(), Exception)
-    assert_gone(server)
-
-
 def test_exit_timeout_gives_up_what_is_not_finished(servers, threads):
     server = servers["timeout"].await_ready()
     answer = threads.submit(server.infer, "m")
@@ -148,12 +132,4 @@ def test_finalize_that_hangs_gets_the_exit_timeout(servers):
     server.exit_code()
 
     assert "m_0_0 did not finalize within 1 s and is killed" in server.stderr
-    assert_gone(server)
-
-
-def test_signal_gives_loading_up(servers):
-    server = servers["loading"]
-    assert eventually(server.workers)
-
-    assert server.end() == 0
     assert_gone(server)

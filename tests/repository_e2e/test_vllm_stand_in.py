@@ -308,39 +308,6 @@ def test_unloaded_model_finishes_its_streams_and_then_itself(server):
     assert eventually(lambda: "stand-in is finalized" in server.output)
 
 
-@pytest.mark.parametrize(
-    "settings, expected",
-    [
-        (
-            "max_batch_size: 8",
-            (
-                "Internal: ValueError: configuration specified max_batch_size 8, but in "
-                "auto-complete-config function for model 'wrong' specified max_batch_size 0"
-            ),
-        ),
-        (
-            "model_transaction_policy { decoupled: false }",
-            (
-                "Internal: ValueError: trying to change decoupled property in "
-                "auto-complete-config for model 'wrong', which is already set to 'False'."
-            ),
-        ),
-    ],
-)
-def test_configuration_that_the_engine_cannot_serve_is_refused(server, settings, expected):
-    server.write("wrong", model(settings=settings))
-    refused = server.load("wrong")
-
-    assert refused.status == 400
-    assert expected in refused.error
-
-
-def test_model_without_its_file_is_refused(server):
-    server.write("empty", {"config.pbtxt": model()["config.pbtxt"], "1/other": ""})
-
-    assert "'model.json' containing engine args must be there" in server.load("empty").error
-
-
 def test_server_that_ends_lets_senders_work_while_models_are_finalized(start_server):
     loads = ["--load-model=slow", "--exit-timeout-secs=1"]
     server = start_server({"slow": model(SLOW)}, flags=[*FLAGS, *loads]).await_ready()
