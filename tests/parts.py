@@ -40,7 +40,7 @@ SMOKE = (
             "access_log", "accounts", "batching", "binding", "callable_errors",
             "callable_trace_files", "callable_tracing", "client_paths", "client_shared_memory",
             "grpc_clients", "grpc_slow_readers", "grpc_streams", "http2", "http_clients",
-            "http_restricted", "http_wire", "landing", "landing_words", "metrics_push",
+            "http_restricted", "http_wire", "landing", "metrics_push",
             "model_control", "observed_columns", "policy", "queue_policies", "remote_features",
             "request_ids", "returned_names", "sequences", "server_spans", "trace_settings",
         )
@@ -63,12 +63,12 @@ PURE = tuple(
     for folder, names in {
         "benchmarks": (
             "generator_loads", "large_client", "ray_loads", "reports", "servers",
-            "shared_memory_loads", "stream_client", "stream_loads", "summary", "table", "turns",
+            "shared_memory_loads", "stream_client", "stream_loads", "table", "turns",
         ),
         "chaos": ("chaos_parts",),
         "cluster": (
             "actor_starts", "child", "failures", "launcher", "launcher_output", "names", "room",
-            "spreading", "starter",
+            "starter",
         ),
         "cuda": (
             "device_tensors", "exports", "instance_device", "open_regions", "registrar",

@@ -30,7 +30,7 @@ from tests.cluster.test_starter import rig, until
 LAUNCHER = """
 import sys, types
 from pytriton.runtime.cluster import launcher
-from tests.cluster.fake_cluster import FakeCluster
+from tests.cluster.test_actor_starts import FakeCluster
 launcher.BEAT_S = 0.02
 sys.modules[launcher._RAY] = types.SimpleNamespace(RayCluster=lambda on_stuck: FakeCluster())
 launcher.main(sys.argv[1:])

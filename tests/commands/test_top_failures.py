@@ -185,3 +185,17 @@ def test_failures_are_read_while_somebody_looks_at_them():
     assert second.failures == reading(GROUP)
     with pytest.raises(queue.Empty):
         thread.readings.get_nowait()
+
+
+class OddServer:
+    def read(self):
+        raise KeyError("model")
+
+
+def test_answer_that_is_not_understood_is_shown():
+    reader = ReadingThread(OddServer(), 60.0)
+    reader.start()
+    reading = reader.readings.get(timeout=DEADLINE_S)
+    reader.stop()
+
+    assert reading.problem == "The server's answer cannot be understood: KeyError('model')"

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documents at the HTTP port of a real server, in one process and with front ends."""
+"""The documents at the HTTP port of a real server, and the answers that its page shows."""
 
 from __future__ import annotations
 
+import pathlib
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,6 +15,7 @@ from pytriton.client import ModelClient
 from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
 from tests.e2e.conftest import new_ports
 from tests.e2e.http_client import call
+from tests.free_ports import free_ports
 
 HTML = {"Accept": "text/html"}
 TOKEN = "sesame"
@@ -117,3 +120,33 @@ def test_client_is_told_what_is_wrong_in_words(ports, scheme):
         client.infer_sample(name=np.array([b"Ada"]), excited=np.array([1]))
 
     assert "input 'excited' of model 'greet'" in str(refusal.value)
+
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "landing_page.md"
+ROWS = re.findall(r"^\| `(\{.*?\})`( to `infer`)? \| `(.*)` \|$", PAGE.read_text(), re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def port():
+    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    functions = {}
+    exec(compile(code, str(PAGE), "exec"), functions)
+    ports = dict(zip(("http_port", "grpc_port", "metrics_port"), free_ports(3), strict=True))
+    triton = Triton(config=TritonConfig(**ports))
+    triton.bind(functions["greet"])
+    triton.run()
+    yield ports["http_port"]
+    triton.stop()
+
+
+def test_page_shows_answers():
+    assert len(ROWS) == 5
+
+
+@pytest.mark.parametrize("body, is_infer, message", ROWS)
+def test_answer_is_as_the_page_shows_it(port, body, is_infer, message):
+    action = "infer" if is_infer else "generate"
+    answer = call(port, f"/v2/models/greet/{action}", body.encode())
+
+    assert answer.status == 400
+    assert answer.json == {"error": message}

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers as SageMaker and Vertex AI start and ask them."""
+"""Servers as SageMaker and Vertex AI start and ask them, and as the page about them says."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
 import signal
 import socket
 import subprocess
+import sys
 
 import pytest
 
@@ -16,6 +18,7 @@ from tests.e2e.waiting import eventually
 from tests.free_ports import free_ports
 from tests.repository_e2e.model_files import HELD, HOLD, code, model, write_model
 from tests.repository_e2e.server_process import COMMAND
+from tests.snippets import snippets
 
 ROUTES = {"AIP_PREDICT_ROUTE": "/predict", "AIP_HEALTH_ROUTE": "/health"}
 BODY = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1,2],"data":[1,2]}]}'
@@ -137,3 +140,34 @@ def test_invocation_in_flight_is_answered_at_the_end(sagemaker):
 
         assert client.recv(4096).startswith(b"HTTP/1.1 200 OK\r\n")
     assert server.exit_code() == 0
+
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "cloud_endpoints.md"
+
+
+def answers(port):
+    with contextlib.suppress(OSError):
+        return call(port, "/ping").status == 200
+    return False
+
+
+def test_script_of_the_page_serves_sagemaker(tmp_path):
+    (script,) = snippets(PAGE, "bash")
+    assert "--model-repository=/opt/ml/model " in script.text
+    path = tmp_path / "serve"
+    path.write_text(script.text.replace("/opt/ml/model ", f"{tmp_path} "))
+    path.chmod(0o755)
+    (port,) = free_ports(1)
+    programs = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
+    process = subprocess.Popen(
+        [path, "serve"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PATH": programs, "SAGEMAKER_BIND_TO_PORT": str(port)},
+    )
+    try:
+        assert eventually(lambda: answers(port))
+        assert call(port, "/models").json == {"models": []}
+    finally:
+        process.terminate()
+        assert process.wait() == 0

@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 import pytriton
 from pytriton.client.kserve.address import Tls
 from pytriton.tools.commands.perf.arguments import make_parser
-from pytriton.tools.commands.perf.command import run, without_secrets
+from pytriton.tools.commands.perf.command import exit_code, run, without_secrets
 from pytriton.tools.commands.perf.options import PerfOptions, options_of
 from pytriton.tools.perf.errors import OptionError
 from pytriton.tools.perf.measuring.profiler import LoadRange
-from pytriton.tools.perf.measuring.results import Mode
+from pytriton.tools.perf.measuring.results import LevelStatus, Mode
 
 
 def read(line: str) -> PerfOptions:
@@ -225,3 +226,19 @@ def test_secrets_of_a_command_line_are_not_shown():
     shown = " ".join(without_secrets(line.split()))
 
     assert shown == "M --token … --token=… -H … -H… --tok=… --toke … -b 2"
+
+
+@pytest.mark.parametrize(
+    "statuses, allow_unstable, code",
+    [
+        ([LevelStatus.STABLE], False, 0),
+        ([LevelStatus.UNSTABLE], False, 2),
+        ([LevelStatus.UNSTABLE], True, 0),
+        ([LevelStatus.STABLE, LevelStatus.UNSTABLE], False, 0),
+        ([LevelStatus.STABLE, LevelStatus.FAILED], True, 99),
+    ],
+)
+def test_first_level_decides_unless_one_had_no_answer(statuses, allow_unstable, code):
+    measured = SimpleNamespace(results=[[SimpleNamespace(status=status) for status in statuses]])
+
+    assert exit_code(measured, allow_unstable=allow_unstable) == code

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How `pytriton serve --reload` ends its children, with stand-ins for them and for the server."""
+"""The parts of `pytriton serve --reload`: files that change, the process of the models, its end."""
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
 
+from pytriton.base.announcement import Addresses
 from pytriton.tools.commands.serve import reloading
 from pytriton.tools.commands.serve.options import read_options
-from pytriton.tools.commands.serve.reloading import Reloader
+from pytriton.tools.commands.serve.reloading import CodeProcess, Reloader, WatchedFiles
 from pytriton.tools.commands.serve.servers import ServeScreen
 
 
@@ -66,3 +68,81 @@ def test_children_end_at_once_if_the_user_does_not_wait_for_the_server(end):
         run(KeyboardInterrupt())
 
     assert child.ended == "at once"
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "code.py"
+    path.write_text("one")
+    return path
+
+
+@pytest.fixture
+def files(path):
+    files = WatchedFiles()
+    files.watch([str(path)])
+    return files
+
+
+def write(path):
+    path.write_text("other text")
+
+
+def write_at_another_time(path):
+    os.utime(path, ns=(0, 0))
+
+
+def replace(path):
+    status = path.stat()
+    other = path.with_name("other")
+    other.write_text("two")
+    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
+    other.replace(path)
+
+
+@pytest.mark.parametrize(
+    "change", [write, write_at_another_time, replace, lambda path: path.unlink()]
+)
+def test_change_is_noticed_once(files, path, change):
+    assert files.changed() == []
+
+    change(path)
+
+    assert files.changed() == [str(path)]
+    assert files.changed() == []
+
+
+def test_change_while_other_files_are_added_is_not_lost(files, path, tmp_path):
+    path.write_text("changed")
+
+    files.watch([str(path), str(tmp_path / "new.py")])
+
+    assert files.changed() == [str(path)]
+
+
+def test_file_that_appears_is_noticed(files, tmp_path):
+    files.watch([str(tmp_path / "new.py")])
+    (tmp_path / "new.py").write_text("")
+
+    assert files.changed() == [str(tmp_path / "new.py")]
+
+
+CODE = """
+import threading
+threading.Thread(target=threading.Event().wait).start()
+raise RuntimeError("no model")
+"""
+
+
+def test_thread_of_code_that_fails_does_not_keep_its_process(tmp_path):
+    path = tmp_path / "models.py"
+    path.write_text(CODE)
+    child = CodeProcess()
+    child.start(read_options([str(path)]), Addresses("http://127.0.0.1:1", ""), colours=False)
+    report = None
+    while report is None:
+        report = child.receive()
+
+    assert "no model" in report.error
+    assert child.exit_code() == 0
+    child.end(0)
