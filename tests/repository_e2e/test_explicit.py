@@ -10,7 +10,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.waiting import eventually
-from tests.repository_e2e.model_files import HELD, HOLD, code, model
+from tests.repository_e2e.model_files import code, model
 
 pytestmark = pytest.mark.both_front_end_modes
 
@@ -30,7 +30,6 @@ def server(start_module_server):
         "at_start": model(),
         "later": model(code("y = x + 1")),
         "never": model(),
-        "slow": model(code(f"print('busy')\n{HOLD}\ny = x"), **HELD),
     }
     flags = ["--model-control-mode=explicit", "--load-model=at_start"]
     return start_module_server(repository, flags=flags).await_ready()

@@ -20,7 +20,6 @@ from tests.repository_e2e.model_files import (
     HOLD,
     config,
     decoupled_code,
-    ensemble,
     model,
 )
 
@@ -44,7 +43,6 @@ def server(start_module_server):
             config(DECOUPLED + BUCKETS, max_batch_size=0),
             **HELD,
         ),
-        "chain": ensemble("many", "many"),
     }
     return start_module_server(models, flags=FLAGS).await_ports()
 

@@ -13,7 +13,7 @@ from pytriton.decorators import batch
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.triton import RemoteTriton
 from tests.e2e.waiting import DEADLINE_S, eventually
-from tests.repository_e2e.model_files import HOLD, code, model
+from tests.repository_e2e.model_files import code, model
 
 X, Y = (Tensor(name=name, dtype=np.float32, shape=(-1,)) for name in "XY")
 CALLS_BOUND = """
@@ -25,7 +25,6 @@ y = answer.output_tensors()[0].as_numpy() * 10
 REPOSITORY = {
     "kept": {**model(code("y = x + 1")), "3/model.py": code("y = x + 3")},
     "caller": model(code(CALLS_BOUND)),
-    "slow": model(code(f"print('busy')\n{HOLD}\ny = x")),
 }
 FLAGS = {
     "none": [],

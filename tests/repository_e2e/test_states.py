@@ -112,7 +112,6 @@ def server(start_module_server):
             DECOUPLED, SUM % "", more="model_transaction_policy { decoupled: true }"
         ),
         "numbers": stateful(REMEMBER, CONTROLS % "TYPE_INT64", output=text),
-        "slots": stateful(REMEMBER, CONTROLS % "TYPE_UINT32", output=text),
         "warm": stateful(REMEMBER, CONTROLS % "TYPE_UINT64" + SUM % "", more=WARMUP, output=text),
     }
     return start_module_server(repository).await_ready()
