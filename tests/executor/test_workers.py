@@ -215,45 +215,6 @@ def test_crash_in_execute_fails_its_requests_with_the_cause_and_nobody_elses(way
     run(scenario)
 
 
-@pytest.mark.parametrize("action", CAUSES)
-def test_crash_in_initialize_is_raised_with_the_cause(way, action):
-    async def scenario(owner):
-        with pytest.raises(InternalError) as raised:
-            await owner.launch(initialize=action)
-
-        assert raised.value.message == f"Stub process 'm_0_0' is not healthy. {CAUSES[action]}"
-        assert owner.deaths == []
-        assert owner.services.closed == 1
-
-    run(scenario)
-
-
-def test_error_in_initialize_is_raised_with_its_text(way):
-    async def scenario(owner):
-        with pytest.raises(InternalError, match=r"ValueError: as it was told\n\nAt:\n"):
-            await owner.launch(initialize="raise")
-
-    run(scenario)
-
-
-def test_missing_file_is_raised(way, tmp_path):
-    async def scenario(owner):
-        path = tmp_path / "1" / "model.py"
-        with pytest.raises(InternalError, match=f"Python model file not found in '{path}'"):
-            await PythonInstance.launch(
-                owner.launcher,
-                WorkerSpec("m_0_0", "test"),
-                make_initialize(path=path),
-                ModelLabels("m", "1", ["x"], batching=True),
-                owner.memory,
-                owner.loop,
-                owner,
-                owner.services,
-            )
-
-    run(scenario)
-
-
 def test_worker_has_the_settings_of_the_log_of_when_it_was_started(way):
     async def scenario(owner):
         log, quiet = LogFeed(), LogSwitches(info=False)
@@ -283,22 +244,6 @@ def test_worker_has_the_settings_of_the_log_of_when_it_was_started(way):
     run(scenario)
 
 
-def test_initialization_that_never_ends_can_be_given_up(way, tmp_path):
-    async def scenario(owner):
-        task = asyncio.ensure_future(
-            owner.launch(initialize="hang", folder=str(tmp_path), count="1")
-        )
-        await until(lambda: list(tmp_path.iterdir()))
-        (pid,) = [int(path.name) for path in tmp_path.iterdir()]
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-        await until(lambda: not psutil.pid_exists(pid))
-
-    run(scenario)
-
-
 def test_instances_initialize_at_the_same_time(way, tmp_path):
     async def scenario(owner):
         await asyncio.gather(
@@ -308,36 +253,6 @@ def test_instances_initialize_at_the_same_time(way, tmp_path):
         assert len({instance.pid for instance in owner.instances}) == 3
 
     run(scenario)
-
-
-def test_stop_lets_the_model_finalize(way, tmp_path):
-    async def scenario(owner):
-        instance = await owner.launch(mark=str(tmp_path / "finalized"))
-        await owner.output(instance)
-        instance.stop()
-        assert owner.deaths == [("m_0_0", "the model was unloaded")]
-        await instance.ended
-
-        assert (tmp_path / "finalized").exists()
-        assert (len(owner.deaths), owner.unavailable) == (1, [])
-
-    run(scenario)
-
-
-@pytest.mark.parametrize("where", ["execute", "finalize"])
-def test_model_that_hangs_is_killed_when_the_grace_is_over(way, where, caplog):
-    async def scenario(owner):
-        instance = await owner.launch(finalize="hang", grace_s=0.3)
-        sink = owner.execute(instance, action="hang") if where == "execute" else None
-        instance.stop()
-        if sink is not None:
-            assert "the model was unloaded" in sink.errors[0].message
-        await instance.ended
-
-        assert is_over(instance.pid)
-
-    run(scenario)
-    assert "did not finalize within 0.3 s" in caplog.text
 
 
 def test_processes_that_a_model_forks_call_through_the_door(way):
@@ -360,16 +275,6 @@ def test_programs_that_a_model_started_go_with_it(way):
         await instance.ended
 
         await until(lambda: is_over(child.pid))
-
-    run(scenario)
-
-
-def test_variables_reach_the_model(way):
-    async def scenario(owner):
-        spec = WorkerSpec("m_0_0", "test", {"CUDA_VISIBLE_DEVICES": "3"})
-        instance = await owner.launch(spec=spec)
-
-        assert (await owner.output(instance, variable="CUDA_VISIBLE_DEVICES")).endswith(b"3")
 
     run(scenario)
 

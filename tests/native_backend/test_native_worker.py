@@ -16,7 +16,6 @@ from pytriton.base.log_switches import LogSwitches
 from pytriton.runtime.native_backend.worker import CODE_SETTING
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
 from pytriton.runtime.transport.frames import (
-    BatchFailure,
     BatchResult,
     Cancel,
     CheckReady,
@@ -144,15 +143,6 @@ def test_different_shapes_are_answered_one_by_one(start):
     assert [each["OUT_BYTES"].tolist() for each in answers] == [first.tolist(), second.tolist()]
 
 
-def test_strings_of_one_length_are_cut_by_their_sizes(start):
-    rig = start(known_backend("identity"), STRINGS).start()
-    first, second = (np.array([each], object) for each in ([b"ab", b"c"], [b"de", b"f"]))
-    rig.execute({"BYTES": first}, {"BYTES": second})
-    (ref,) = rig.hear(BatchResult).frame.outputs
-
-    assert ref.pieces == [11, 11]
-
-
 def test_unrequested_outputs_are_not_sent(identity):
     (first, second) = identity.run({"FP32": X}, {"FP32": X}, outputs={1: []})
 
@@ -167,22 +157,6 @@ def test_response_parameters_go_with_their_response(identity):
 
     assert [item.parameters for item in received.frame.items] == [None, parameters]
     assert received.frame.returned_batch == 1
-
-
-def test_error_of_execute_answers_the_batch(start, tmp_path):
-    source = 'EXECUTE { return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_NOT_FOUND, "no luck"); }'
-    rig = start(compile_backend(tmp_path, source), PLAIN).start()
-    for _ in range(2):
-        rig.execute({"x": N}, {"x": N})
-        frame = rig.hear(BatchFailure).frame
-
-        assert (frame.error, frame.error_code) == ("no luck", ErrorCode.NOT_FOUND)
-
-
-def test_request_that_nobody_can_answer_gets_an_error(start, tmp_path):
-    rig = start(compile_backend(tmp_path, RELEASES), PLAIN).start()
-
-    assert rig.run({"x": N}) == ["the backend released the request without a final response"]
 
 
 def test_released_request_may_be_rescheduled(start, tmp_path):

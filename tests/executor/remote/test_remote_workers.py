@@ -115,17 +115,6 @@ def test_crash_fails_its_requests_with_the_cause_and_nobody_elses():
     run(scenario)
 
 
-def test_crash_in_initialize_is_raised_with_the_cause(way):
-    async def scenario(owner):
-        with pytest.raises(
-            UnavailableError, match=r"not healthy. Killed by SIGSEGV \(11\) \(node "
-        ):
-            await owner.launch(initialize="crash")
-        assert owner.deaths == []
-
-    run(scenario, way)
-
-
 def test_frozen_process_keeps_its_requests(way):
     async def scenario(owner):
         instance = await owner.launch()
