@@ -266,19 +266,6 @@ def test_processes_that_a_model_forks_call_through_the_door(way):
     run(scenario)
 
 
-def test_programs_that_a_model_started_go_with_it(way):
-    async def scenario(owner):
-        instance = await owner.launch()
-        await owner.output(instance, program="sleep 1000")
-        (child,) = psutil.Process(instance.pid).children(recursive=True)
-        await owner.infer(instance, action="kill")
-        await instance.ended
-
-        await until(lambda: is_over(child.pid))
-
-    run(scenario)
-
-
 def test_model_runs_in_another_python():
     async def scenario(owner):
         # Without its own packages: it gets ours, which fit.

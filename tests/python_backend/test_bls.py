@@ -395,21 +395,3 @@ def test_service_is_called_while_the_model_is_initialized(start_worker):
     assert (increment.call, increment.action) == (0, "increment")
     assert increment.arguments == {"metric": metric.arguments["metric"], "value": 2.0}
     assert rig.initialized().error == ""
-
-
-def test_log_lines_come_in_order_with_their_place(worker):
-    rig = worker(
-        model(
-            """
-pb_utils.Logger.log_info("one")
-pb_utils.Logger.log_warn("two")
-return [pb_utils.InferenceResponse([])]
-"""
-        )
-    )
-    rig.run({"x": X})
-    assert [(line.level, line.message) for line in rig.lines] == [
-        ("INFO", "one"),
-        ("WARNING", "two"),
-    ]
-    assert {line.file for line in rig.lines} == {"model.py"}

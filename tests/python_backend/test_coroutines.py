@@ -80,13 +80,6 @@ return [response()]
     assert rig.hear(BatchResult).frame.batch == slow
 
 
-def test_coupled_failure_fails_its_batch(worker):
-    rig = worker(model("raise ValueError('no')"))
-    (error,) = rig.run({"x": X})
-    assert error.startswith(f"{PREFIX}ValueError: no\n\nAt:\n  {rig.path}(")
-    assert "ValueError: no" in rig.log()
-
-
 def test_wrong_result_fails_its_batch(worker):
     rig = worker(model("return 5"))
     (error,) = rig.run({"x": X})
@@ -180,30 +173,6 @@ def test_decoupled_coroutine_must_return_none(worker):
         f"{PREFIX}Python model 'm_0_0' is using the decoupled mode and the execute function must"
         " return None."
     )
-
-
-def test_slow_client_does_not_stop_the_loop(worker):
-    rig = worker(
-        model(
-            """
-sender = requests[0].get_response_sender()
-for _ in range(100):
-    sender.send(response())
-sender.send(flags=1)
-"""
-        ),
-        is_decoupled=True,
-    )
-    counts = {rig.execute({"x": X}): 0, rig.execute({"x": X}): 0}
-    slow, quick = counts
-    while counts[quick] < 101 or counts[slow] < RESPONSE_WINDOW:
-        for item in rig.hear(ResponsesFrame).frame.items:
-            counts[item.batch] += 1
-            rig.say(Credit(quick, 0, 1))
-    assert counts[slow] == RESPONSE_WINDOW
-    rig.say(Credit(slow, 0, RESPONSE_WINDOW))
-    while counts[slow] < 101:
-        counts[slow] += len(rig.hear(ResponsesFrame).frame.items)
 
 
 def test_calls_of_other_models_overlap(worker):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from pytriton.runtime.transport.frames import (
-    BatchFailure,
     BatchResult,
     RequestDetails,
     ResponsesFrame,
@@ -61,26 +60,6 @@ def test_batch_is_answered_in_one_piece(worker):
     assert isinstance(rig.hear().frame, BatchResult)
 
 
-def test_requests_keep_their_own_rows(worker):
-    rig = worker(
-        """
-class TritonPythonModel:
-    def execute(self, requests):
-        shapes = [each.inputs()[0].shape() for each in requests]
-        assert shapes == [[1, 2], [3, 2]], shapes
-        return [
-            pb_utils.InferenceResponse([pb_utils.Tensor("y", each.inputs()[0].as_numpy() + 1)])
-            for each in requests
-        ]
-"""
-    )
-    rig.execute({"x": X}, {"x": np.concatenate([X] * 3)})
-
-    received = rig.hear(BatchResult)
-    (ref,) = received.frame.outputs
-    assert received.array(ref).tolist() == [[2, 3]] * 4
-
-
 @pytest.mark.parametrize(
     "array",
     [
@@ -100,15 +79,6 @@ def test_tensors_of_all_kinds_go_both_ways(worker, array):
     for outputs in (*rig.run({"x": array}), *rig.run({"x": array}, {"x": array})):
         assert outputs["y"].dtype == array.dtype
         assert outputs["y"].tolist() == array.tolist()
-
-
-def test_bytes_of_a_batch_say_how_they_are_cut(worker):
-    rig = worker(IDENTITY)
-    rig.execute({"x": np.array([[b"a"]], object)}, {"x": np.array([[b"bcd"]], object)})
-
-    (ref,) = rig.hear(BatchResult).frame.outputs
-    assert ref.pieces == [5, 7]
-    assert ref.shape == (2, 1)
 
 
 def test_request_tells_what_its_client_said(worker):
@@ -141,29 +111,6 @@ class TritonPythonModel:
     assert first["y"].item() == str(["", 0, 0, 0, "{}", ["y", "z"]]).encode()
     expected = ["id", "sequence", 3, 500, '{"a":1}', ["y"]]
     assert second["y"].item().replace(b" ", b"") == str(expected).replace(" ", "").encode()
-
-
-def test_model_without_inputs_is_executed(worker):
-    rig = worker(returning("[Response([y])]"))
-    (outputs,) = rig.run({})
-    assert outputs["y"].tolist() == [[1]]
-
-
-def test_arrays_stay_valid_after_execute(worker):
-    rig = worker(
-        """
-class TritonPythonModel:
-    kept = []
-    def execute(self, requests):
-        self.kept += [each.inputs()[0].as_numpy() for each in requests]
-        first = pb_utils.Tensor("y", self.kept[0])
-        return [pb_utils.InferenceResponse([first]) for each in requests]
-"""
-    )
-    large = np.arange(20_000, dtype=np.float32).reshape(1, -1)
-    for factor in (1, 2, 3):
-        (outputs,) = rig.run({"x": large * factor})
-        assert (outputs["y"] == large).all()
 
 
 def test_outputs_that_nobody_asked_for_are_dropped(worker):
@@ -310,24 +257,6 @@ class TritonPythonModel:
     assert error.startswith(PREFIX + raised.partition("(")[0])
     (outputs,) = rig.run({"y": X})
     assert outputs["y"].tolist() == X.tolist()
-
-
-def test_text_that_utf8_has_not_is_answered_too(worker):
-    rig = worker(
-        r"""
-class TritonPythonModel:
-    def execute(self, requests):
-        raise ValueError("\udc80")
-"""
-    )
-    (error,) = rig.run({"x": X})
-    assert error.startswith(PREFIX + r"ValueError: \udc80")
-
-
-def test_failure_says_that_execute_returned(worker):
-    rig = worker(returning("5"))
-    batch = rig.execute({"x": X})
-    assert rig.hear(BatchFailure).frame.batch == batch
 
 
 def test_prints_are_seen_at_once(worker, tmp_path):

@@ -7,7 +7,7 @@ import select
 
 import numpy as np
 
-from pytriton.runtime.transport.frames import InferCallFrame, ResponsesFrame, WorkerLogLine
+from pytriton.runtime.transport.frames import InferCallFrame, WorkerLogLine
 from tests.e2e.waiting import eventually
 from tests.python_backend.worker_rig import DEADLINE_S, connect_forked, is_alive
 
@@ -189,28 +189,3 @@ return [pb_utils.InferenceResponse([])]
     )
     batch = rig.execute({"x": X})
     assert rig.answers(batch, 1) == [{}]
-
-
-def test_arrays_that_a_child_drops_stay_the_workers(worker):
-    rig = worker(
-        model(
-            """
-array = requests[0].inputs()[0].as_numpy()
-before = array.sum()
-
-def drop():
-    requests.clear()
-
-child = fork.Process(target=drop)
-child.start()
-child.join()
-assert array.sum() == before
-return [pb_utils.InferenceResponse([pb_utils.Tensor("y", array)])]
-"""
-        )
-    )
-    large = np.ones((1, 40_000), np.float32)
-    rig.execute({"x": large})
-    received = rig.hear()
-    assert not isinstance(received.frame, ResponsesFrame)
-    assert received.array(received.frame.outputs[0]).sum() == 40_000

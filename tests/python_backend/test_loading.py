@@ -58,63 +58,59 @@ def test_file_that_changes_within_a_second_is_loaded_as_it_is(monkeypatch, tmp_p
     assert [path.name for path in file.parent.iterdir()] == ["model.py"]
 
 
-def test_file_may_be_imported_once_more(start_worker):
-    rig = start_worker(
-        """
-class TritonPythonModel:
-    def execute(self, requests): ...
-    def initialize(self, args):
-        import model
-        assert model.TritonPythonModel is not TritonPythonModel
-        assert model.pb_utils is pb_utils
-"""
-    )
-    assert rig.initialized().error == ""
+ARGUMENTS = [
+    "model_config", "model_instance_device_id", "model_instance_kind", "model_instance_name",
+    "model_name", "model_repository", "model_version",
+]  # fmt: skip
+
+
+def initializing(*lines, execute="def execute(self, requests): ..."):
+    body = "".join(f"        {line}\n" for line in lines)
+    return f"class TritonPythonModel:\n    {execute}\n    def initialize(self, args):\n{body}"
+
+
+INITIALIZED = {
+    "imports its file once more": initializing(
+        "import model",
+        "assert model.TritonPythonModel is not TritonPythonModel",
+        "assert model.pb_utils is pb_utils",
+    ),
+    "gets its arguments": initializing(
+        f"assert sorted(args) == {ARGUMENTS}",
+        "assert all(isinstance(value, str) for value in args.values())",
+        "assert '\"max_batch_size\": 8' in args['model_config']",
+    ),
+    "sets execute": initializing("self.execute = lambda requests: None", execute=""),
+}
+
+
+@pytest.mark.parametrize("source", INITIALIZED.values(), ids=INITIALIZED)
+def test_file_is_loaded_that(start_worker, source):
+    assert start_worker(source).initialized().error == ""
 
 
 def test_version_may_be_a_package(start_worker, tmp_path):
     (tmp_path / "m" / "1").mkdir(parents=True)
     (tmp_path / "m" / "1" / "__init__.py").write_text("VALUE = 7")
-    rig = start_worker(
-        """
-from . import VALUE
+    rig = start_worker("from . import VALUE\n" + initializing("assert VALUE == 7"))
 
-class TritonPythonModel:
-    def execute(self, requests): ...
-    def initialize(self, args):
-        assert VALUE == 7
-"""
-    )
     assert rig.initialized().error == ""
 
 
 def test_file_may_have_another_name(start_worker):
-    rig = start_worker(
-        """
-class TritonPythonModel:
-    def execute(self, requests): ...
-    def initialize(self, args):
-        assert __name__ == "1.other-name.v2", __name__
-""",
-        filename="other-name.v2.py",
-    )
-    assert rig.initialized().error == ""
+    source = initializing("assert __name__ == '1.other-name.v2', __name__")
+
+    assert start_worker(source, filename="other-name.v2.py").initialized().error == ""
 
 
 def test_code_of_a_backend_is_a_module_of_its_own(start_worker):
-    rig = start_worker(
-        """
-class TritonPythonModel:
-    def execute(self, requests): ...
-    def initialize(self, args):
-        assert (__name__, __package__) == ("backend", ""), (__name__, __package__)
-        assert pb_utils.get_model_dir() == "/models/m/1", pb_utils.get_model_dir()
-""",
-        filename="backend.py",
-        package="",
-        model_directory="/models/m/1",
+    source = initializing(
+        "assert (__name__, __package__) == ('backend', ''), (__name__, __package__)",
+        "assert pb_utils.get_model_dir() == '/models/m/1', pb_utils.get_model_dir()",
     )
-    assert rig.initialized().error == ""
+    of_backend = {"filename": "backend.py", "package": "", "model_directory": "/models/m/1"}
+
+    assert start_worker(source, **of_backend).initialized().error == ""
 
 
 SETTINGS_READER = """
@@ -174,56 +170,18 @@ def test_error_with_a_code_needs_no_text(start_worker, zygote):
     assert zygote.wait(rig.pid) == 0
 
 
-def test_code_that_does_not_exist_is_an_exception_without_one(start_worker):
-    report = start_worker("raise pb_utils.TritonModelException('no', code=99)").initialized()
+@pytest.mark.parametrize("arguments", ["'no'", "'no', code=99"], ids=["none", "unknown"])
+def test_exception_without_a_code_is_reported_with_its_text(start_worker, arguments):
+    report = start_worker(f"raise pb_utils.TritonModelException({arguments})").initialized()
 
     assert report.error.startswith("TritonModelException: no")
     assert report.error_code < 0
-
-
-def test_exception_without_a_code_is_reported_with_its_place(start_worker):
-    report = start_worker("raise pb_utils.TritonModelException('no')").initialized()
-
-    assert report.error.startswith("TritonModelException: no")
-    assert report.error_code < 0
-
-
-def test_initialize_gets_its_arguments(start_worker):
-    rig = start_worker(
-        """
-import json
-class TritonPythonModel:
-    def execute(self, requests): ...
-    def __init__(self):
-        self.made = True
-    def initialize(self, args):
-        assert self.made
-        assert set(args) == {
-            "model_config", "model_instance_kind", "model_instance_name",
-            "model_instance_device_id", "model_repository", "model_version", "model_name",
-        }
-        assert all(isinstance(value, str) for value in args.values())
-        assert json.loads(args["model_config"])["max_batch_size"] == 8
-"""
-    )
-    assert rig.initialized().error == ""
 
 
 def test_file_without_execute_is_refused(start_worker):
     rig = start_worker("class TritonPythonModel: pass")
     expected = f"Python model {rig.path} does not implement `execute` method."
     assert rig.initialized().error == expected
-
-
-def test_execute_may_be_set_by_initialize(start_worker):
-    rig = start_worker(
-        """
-class TritonPythonModel:
-    def initialize(self, args):
-        self.execute = lambda requests: None
-"""
-    )
-    assert rig.initialized().error == ""
 
 
 def test_missing_file_is_named(start_worker):

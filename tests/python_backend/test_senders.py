@@ -101,34 +101,6 @@ def test_second_response_of_a_coupled_model_is_refused(worker):
     assert rig.hear(BatchFailure).frame.error == PREFIX + MORE_THAN_ONE
 
 
-def test_sends_after_the_answer_are_refused(worker):
-    rig = worker(
-        model(
-            """
-def late():
-    wait_until(lambda: sender.is_closed)
-    for arguments in ((response(),), (None, FINAL)):
-        try:
-            sender.send(*arguments)
-        except pb_utils.TritonModelException as error:
-            pb_utils.Logger.log_error(str(error))
-
-if hasattr(self, "thread"):
-    self.thread.join()
-    return [response()]
-self.thread = threading.Thread(target=late)
-self.thread.start()
-return [response()]
-"""
-        )
-    )
-    (outputs,) = rig.run({"x": X})
-    assert value(outputs) == 1
-    rig.run({"x": X})
-    assert MORE_THAN_ONE in rig.log()
-    assert CLOSED in rig.log()
-
-
 def test_sender_that_is_asked_for_too_late_is_closed(worker):
     rig = worker(
         """
@@ -203,22 +175,6 @@ sender.send(flags=FINAL)
     assert [value(answer) for _, answer in items] == [1, 2]
     rig.say(Cancel(batch, 0))
     items_until(rig, 1)
-
-
-def test_array_may_be_changed_after_it_was_sent(worker):
-    rig = decoupled(
-        worker,
-        """
-array = np.zeros((1, 2000), np.float32)
-for number in range(4):
-    array[:] = number
-    sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("y", array)]))
-sender.send(flags=FINAL)
-""",
-    )
-    rig.execute({"x": X})
-    items, _ = items_until(rig, 5)
-    assert [value(answer) for _, answer in items[:-1]] == [0, 1, 2, 3]
 
 
 def test_errors_do_not_end_a_request(worker):
