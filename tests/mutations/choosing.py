@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ast
 import difflib
+import importlib
 import pathlib
 import random
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
@@ -55,11 +57,6 @@ class Mutation:
     old: str
     new: str
     marked: tuple[int, int]  # the expression that is changed; for a statement, where it starts
-
-    @property
-    def name(self) -> str:
-        """What no other mutation has, also of another version of the source."""
-        return f"{self.file}:{self.line}:{self.start} {self.old} -> {self.new}"
 
     @property
     def words(self) -> str:
@@ -140,6 +137,18 @@ def mutations_of(file: str, source: bytes) -> list[Mutation]:
             line = source.count(b"\n", 0, start) + 1
             found.append(Mutation(file, line, kind, start, end, old, new, marked))
     return found
+
+
+def equivalent(mutations: list[Mutation], sources: dict[str, bytes], text: str) -> dict[int, str]:
+    """The numbers of mutations that change nothing, by equivalent.toml, and why they do not."""
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    reasons = {
+        (each["file"], each["line"], each["change"]): each["why"]
+        for each in toml.loads(text).get("equivalent", [])
+    }
+    lines = [sources[each.file].decode().splitlines()[each.line - 1].strip() for each in mutations]
+    keys = [(each.file, line, each.words) for each, line in zip(mutations, lines, strict=True)]
+    return {number: reasons[key] for number, key in enumerate(keys) if key in reasons}
 
 
 _Change = tuple[str, ast.expr | ast.stmt, int, int, str]
