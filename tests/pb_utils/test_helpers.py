@@ -72,21 +72,20 @@ def test_numbers_and_numpy_types_correspond(number, numpy_type):
     assert pb_utils.numpy_to_triton_type(np.dtype(numpy_type)) == number
 
 
-@pytest.mark.parametrize("number", [0, 14, 15])
-def test_other_numbers_have_no_numpy_type(number):
-    assert pb_utils.triton_to_numpy_type(number) is None
-
-
 @pytest.mark.parametrize(
-    "numpy_type, number", [(np.bytes_, 13), ("S3", 13), (ml_dtypes.bfloat16, 14)]
+    "numpy_type, number",
+    [
+        *((np.bytes_, 13), ("S3", 13), (ml_dtypes.bfloat16, 14)),
+        *((np.complex64, None), (np.str_, None), ("datetime64[s]", None)),
+    ],
 )
-def test_further_numpy_types_have_numbers(numpy_type, number):
+def test_further_numpy_types_have_numbers_or_none(numpy_type, number):
     assert pb_utils.numpy_to_triton_type(numpy_type) == number
 
 
-@pytest.mark.parametrize("numpy_type", [np.complex64, np.str_, "datetime64[s]"])
-def test_further_numpy_types_have_none(numpy_type):
-    assert pb_utils.numpy_to_triton_type(numpy_type) is None
+@pytest.mark.parametrize("number", [0, 14, 15])
+def test_other_numbers_have_no_numpy_type(number):
+    assert pb_utils.triton_to_numpy_type(number) is None
 
 
 def test_texts_are_put_in_one_piece_and_taken_apart():
@@ -99,17 +98,13 @@ def test_texts_are_put_in_one_piece_and_taken_apart():
     assert elements.tolist() == [b"a", b"bc", b"5", b""]
 
 
-def test_texts_of_fixed_length_are_put_in_one_piece():
-    assert pb_utils.serialize_byte_tensor(np.array([b"a"])) == b"\1\0\0\0a"
-
-
-def test_no_texts_are_an_empty_tuple():
-    assert pb_utils.serialize_byte_tensor(np.array([], dtype=object)) == ()
-
-
-@pytest.mark.parametrize("array", [np.array([1]), np.array(["x"])])
-def test_other_arrays_are_not_put_in_one_piece(array):
-    assert pb_utils.serialize_byte_tensor(array) is None
+@pytest.mark.parametrize(
+    "array, piece",
+    [([b"a"], b"\1\0\0\0a"), (np.array([], object), ()), ([1], None), (["x"], None)],
+    ids=["fixed length", "no texts", "numbers", "unicode"],
+)
+def test_other_arrays_are_put_in_one_piece_or_in_none(array, piece):
+    assert pb_utils.serialize_byte_tensor(np.asarray(array)) == piece
 
 
 def test_piece_that_ends_too_early_is_refused():

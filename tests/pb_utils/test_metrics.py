@@ -65,31 +65,24 @@ def test_refusal_of_the_server_has_tritons_words(runtime):
     assert runtime.notes == []
 
 
-@pytest.mark.parametrize(
-    "labels, text",
-    [
-        ([1], "Failed to create metric. Labels must be a dictionary."),
-        ({"a": 2}, f"Error when creating Metric{MESSAGE}expected labels of str to str"),
-        ({1: "x"}, f"Error when creating Metric{MESSAGE}expected labels of str to str"),
-    ],
-)
-def test_labels_that_are_no_labels_are_refused(runtime, labels, text):
-    made = family()
-    with refused(text):
-        made.Metric(labels=labels)
+LABELS = f"Error when creating Metric{MESSAGE}expected labels of str to str"
 
 
 @pytest.mark.parametrize(
-    "buckets, text",
+    "kind, arguments, text",
     [
-        (None, "Failed to create metric. Missing required buckets."),
-        ((1, 2), "Failed to create metric. Buckets must be a list."),
+        ("COUNTER", {"labels": [1]}, "Failed to create metric. Labels must be a dictionary."),
+        ("COUNTER", {"labels": {"a": 2}}, LABELS),
+        ("COUNTER", {"labels": {1: "x"}}, LABELS),
+        ("COUNTER", {"buckets": [1]}, "Failed to create metric. Unexpected buckets found."),
+        ("HISTOGRAM", {}, "Failed to create metric. Missing required buckets."),
+        ("HISTOGRAM", {"buckets": (1, 2)}, "Failed to create metric. Buckets must be a list."),
     ],
 )
-def test_histogram_needs_a_list_of_buckets(runtime, buckets, text):
-    made = family(MetricFamily.HISTOGRAM)
+def test_wrong_labels_and_buckets_are_refused(runtime, kind, arguments, text):
+    made = family(getattr(MetricFamily, kind))
     with refused(text):
-        made.Metric(labels={}, buckets=buckets)
+        made.Metric(**arguments)
 
 
 @pytest.mark.parametrize("buckets", [[], [1], [0.5, 2, 10]])
@@ -100,12 +93,6 @@ def test_histogram_has_its_buckets(runtime, buckets):
     assert runtime.calls[-1][1]["buckets"] == buckets
     metric.observe(3)
     assert runtime.notes[-1][0] == "observe"
-
-
-def test_only_histograms_have_buckets(runtime):
-    made = family()
-    with refused("Failed to create metric. Unexpected buckets found."):
-        made.Metric(buckets=[1])
 
 
 def test_counter_is_incremented(runtime):

@@ -22,24 +22,33 @@ def test_model_is_loaded_from_files(runtime):
     assert runtime.calls[0][1] == {"name": "m", "config": "{}", "files": {"1/model.py": b"code"}}
 
 
-@pytest.mark.parametrize(
-    "arguments", [(None,), ("m", 5), ("m", "", {"file:1/a": "text"}), ("m", "", {5: b""})]
-)
-def test_loading_with_other_types_is_a_type_error(runtime, arguments):
-    with pytest.raises(TypeError, match="must be"):
-        pb_utils.load_model(*arguments)
+NO_FILES = "failed to load model 'm', files should be a dictionary of file paths and file"
+WRONG = [
+    (pb_utils.load_model, (None,), TypeError, "must be"),
+    (pb_utils.load_model, ("m", 5), TypeError, "must be"),
+    (pb_utils.load_model, ("m", "", {"file:1/a": "text"}), TypeError, "must be"),
+    (pb_utils.load_model, ("m", "", {5: b""}), TypeError, "must be"),
+    (pb_utils.load_model, ("m", "", [1]), TritonModelException, NO_FILES),
+    (
+        pb_utils.load_model,
+        ("m", "", {"1/a": b""}),
+        TritonModelException,
+        "'file:', got '1/a'",
+    ),
+    (
+        pb_utils.unload_model,
+        ("m", "yes"),
+        TypeError,
+        "unload_dependents must be a bool",
+    ),
+    (pb_utils.is_model_ready, ("m", 1), TypeError, "model_version must be a str"),
+]
 
 
-@pytest.mark.parametrize(
-    "files, text",
-    [
-        ([1], "failed to load model 'm', files should be a dictionary of file paths and file"),
-        ({"1/a": b""}, "file paths should begin with 'file:', got '1/a'"),
-    ],
-)
-def test_files_that_are_no_files_are_refused(runtime, files, text):
-    with pytest.raises(TritonModelException, match=text):
-        pb_utils.load_model("m", "", files)
+@pytest.mark.parametrize("function, arguments, kind, text", WRONG)
+def test_wrong_argument_is_refused(runtime, function, arguments, kind, text):
+    with pytest.raises(kind, match=text):
+        function(*arguments)
 
 
 def test_model_is_unloaded(runtime):
@@ -58,16 +67,6 @@ def test_readiness_is_the_servers_word(runtime, answer):
 
     assert pb_utils.is_model_ready("m", "3") is answer
     assert runtime.calls == [("is_model_ready", {"name": "m", "version": "3"})]
-
-
-def test_dependents_are_unloaded_by_a_truth_value_only(runtime):
-    with pytest.raises(TypeError, match="unload_dependents must be a bool, got <class 'str'>"):
-        pb_utils.unload_model("m", "yes")
-
-
-def test_version_that_is_a_number_is_a_type_error(runtime):
-    with pytest.raises(TypeError, match="model_version must be a str"):
-        pb_utils.is_model_ready("m", 1)
 
 
 @pytest.mark.parametrize(

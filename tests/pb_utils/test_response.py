@@ -26,14 +26,10 @@ def test_response_without_arguments_is_empty():
     assert response.parameters() == "{}"
 
 
-@pytest.mark.parametrize("tensors", [[TENSOR, TENSOR], (TENSOR, TENSOR)])
-def test_response_takes_any_sequence_of_tensors(tensors):
-    assert InferenceResponse(tensors).output_tensors() == [TENSOR, TENSOR]
-
-
-def test_response_has_a_list_of_its_own():
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_response_has_a_list_of_its_own(kind):
     tensors = [TENSOR]
-    response = InferenceResponse(output_tensors=tensors)
+    response = InferenceResponse(output_tensors=kind(tensors))
     tensors.clear()
     response.output_tensors().clear()
 
@@ -48,46 +44,31 @@ def test_response_with_an_error_has_it():
     assert response.error() is error
 
 
-@pytest.mark.parametrize("tensors", [None, "ab", 5, [1], ["OUT"]])
-def test_outputs_of_another_type_are_a_type_error(tensors):
-    with pytest.raises(TypeError, match="output_tensors must"):
-        InferenceResponse(tensors)
+EMPTY = r"^Output tensor for inference response should not be empty\.$"
+KEYS = "^Expect parameters keys to have type str, found type <class 'int'>$"
+VALUES = "^Expect parameters values to have type bool/int/str, found type <class 'float'>$"
+WRONG = [
+    *(((tensors,), TypeError, "output_tensors must") for tensors in (None, "ab", 5, [1], ["OUT"])),
+    (([], "broken"), TypeError, "error must be a TritonError"),
+    (([TENSOR, None],), TritonModelException, EMPTY),
+    (([], None, [1]), TritonModelException, "got <class 'list'>$"),
+    (([], None, {1: 2}), TritonModelException, KEYS),
+    (([], None, {"a": 2.0}), TritonModelException, VALUES),
+    (([], None, {"a": None}), TritonModelException, "found type <class 'NoneType'>$"),
+    (([], None, {"a": 1 << 63}), TritonModelException, "'a' must fit in 64 bits"),
+]
 
 
-def test_output_of_none_is_refused():
-    with pytest.raises(
-        TritonModelException, match=r"^Output tensor for inference response should not be empty\.$"
-    ):
-        InferenceResponse([TENSOR, None])
-
-
-def test_error_that_is_a_text_is_a_type_error():
-    with pytest.raises(TypeError, match="error must be a TritonError"):
-        InferenceResponse([], "broken")
+@pytest.mark.parametrize("arguments, kind, text", WRONG, ids=str)
+def test_wrong_argument_is_refused(arguments, kind, text):
+    with pytest.raises(kind, match=text):
+        InferenceResponse(*arguments)
 
 
 def test_parameters_are_given_as_json():
     response = InferenceResponse([], parameters={"a": 1, "b": True, "c": "x y"})
 
     assert json.loads(response.parameters()) == {"a": 1, "b": True, "c": "x y"}
-
-
-@pytest.mark.parametrize(
-    "parameters, text",
-    [
-        ([1], "got <class 'list'>$"),
-        ({1: 2}, "^Expect parameters keys to have type str, found type <class 'int'>$"),
-        (
-            {"a": 2.0},
-            "^Expect parameters values to have type bool/int/str, found type <class 'float'>$",
-        ),
-        ({"a": None}, "found type <class 'NoneType'>$"),
-        ({"a": 1 << 63}, "Unsupported value type on parameters: 'a' must fit in 64 bits"),
-    ],
-)
-def test_parameters_that_cannot_travel_are_refused(parameters, text):
-    with pytest.raises(TritonModelException, match=text):
-        InferenceResponse([], parameters=parameters)
 
 
 def test_received_response_is_taken_as_it_is():

@@ -54,16 +54,7 @@ def test_next_after_the_last_response_stops(five):
     for _ in range(2):
         with pytest.raises(StopIteration):
             next(five)
-
-
-def test_loop_after_all_were_taken_by_next_begins_anew():
-    iterator = ResponseIterator(FakeCall(FIVE))
-    assert [next(iterator) for _ in FIVE] == FIVE
-
-    assert list(iterator) == FIVE
-
-
-def test_iterator_without_responses_is_empty():
+    assert list(five) == FIVE
     assert list(ResponseIterator(FakeCall([]))) == []
 
 
@@ -72,36 +63,17 @@ def test_iterator_has_no_length(five):
         len(five)
 
 
-def test_cancel_reaches_the_call():
-    call = FakeCall(FIVE)
-    ResponseIterator(call).cancel()
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_cancel_and_end_of_an_iterator_reach_a_call_that_has_responses_left(is_finished):
+    calls = [FakeCall(FIVE), FakeCall(FIVE)]
+    iterators = [ResponseIterator(call) for call in calls]
+    for each in iterators:
+        list(each) if is_finished else next(each)
+    iterators[0].cancel()
+    del iterators[1], each
 
-    assert call.is_cancelled
-
-
-def test_cancel_does_nothing_once_all_responses_came():
-    call = FakeCall(FIVE)
-    iterator = ResponseIterator(call)
-    list(iterator)
-    iterator.cancel()
-
-    assert not call.is_cancelled
-
-
-def test_dropped_iterator_lets_the_rest_through():
-    call = FakeCall(FIVE)
-    iterator = ResponseIterator(call)
-    next(iterator)
-    del iterator
-
-    assert call.is_abandoned
-
-
-def test_dropped_iterator_that_is_finished_leaves_the_call_alone():
-    call = FakeCall(FIVE)
-    list(ResponseIterator(call))
-
-    assert not call.is_abandoned
+    assert calls[0].is_cancelled is not is_finished
+    assert calls[1].is_abandoned is not is_finished
 
 
 # In coroutines

@@ -29,32 +29,24 @@ def test_name_may_be_bytes():
     assert Tensor(b"IN", np.zeros(1)).name() == "IN"
 
 
-def test_name_in_another_encoding_is_a_type_error():
-    with pytest.raises(TypeError, match="UTF-8"):
-        Tensor(b"\xff", np.zeros(1))
+NO_ARRAY = r"numpy\.ndarray"
+NO_DATATYPE = r"NumPy dtype is not supported\."
+WRONG = [
+    (b"\xff", np.zeros(1), TypeError, "UTF-8"),
+    *((name, np.zeros(1), TypeError, "name must be a str") for name in (None, 5, ["a"])),
+    *(("", array, TypeError, NO_ARRAY) for array in (None, [1.0], 1.0, b"x")),
+    ("", np.zeros(1), TritonModelException, "Tensor name cannot be an empty string"),
+    *(
+        ("A", np.zeros(1, dtype), TritonModelException, NO_DATATYPE)
+        for dtype in ("<U5", "complex64", "datetime64[s]")
+    ),
+]
 
 
-@pytest.mark.parametrize("name", [None, 5, ["a"]])
-def test_name_of_another_type_is_a_type_error(name):
-    with pytest.raises(TypeError, match="name must be a str"):
-        Tensor(name, np.zeros(1))
-
-
-@pytest.mark.parametrize("array", [None, [1.0], 1.0, b"x"])
-def test_anything_but_an_array_is_a_type_error_even_without_a_name(array):
-    with pytest.raises(TypeError, match=r"numpy\.ndarray"):
-        Tensor("", array)
-
-
-def test_empty_name_is_refused():
-    with pytest.raises(TritonModelException, match="Tensor name cannot be an empty string"):
-        Tensor("", np.zeros(1))
-
-
-@pytest.mark.parametrize("dtype", ["<U5", "complex64", "datetime64[s]"])
-def test_dtype_that_the_protocol_lacks_is_refused(dtype):
-    with pytest.raises(TritonModelException, match=r"NumPy dtype is not supported\."):
-        Tensor("A", np.zeros(1, dtype=dtype))
+@pytest.mark.parametrize("name, array, kind, text", WRONG)
+def test_wrong_name_or_array_is_refused(name, array, kind, text):
+    with pytest.raises(kind, match=text):
+        Tensor(name, array)
 
 
 def test_array_with_gaps_is_made_contiguous():
