@@ -60,29 +60,6 @@ def test_every_bit_of_every_type_comes_back(host, function, name):
     assert received.shape == sent.shape
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("function", [echo, echo_batch])
-def test_array_of_any_size_comes_back(host, function, size):
-    sent = np.arange(size, dtype=np.float32)[None]
-    model = host.bind(function)
-
-    for _ in range(3):
-        assert np.array_equal(host.infer(model, x=sent)["y"], sent)
-
-
-BYTES = [b"", b"\x00", b"a\x00", b"\xff\xfe\x00\x00", "héllo wörld ☃".encode(), b"x" * 70_000]
-
-
-@pytest.mark.parametrize("function", [echo, echo_batch])
-def test_bytes_come_back_with_their_nulls(host, function):
-    sent = np.array([BYTES, BYTES[::-1]], dtype=object)
-    model = host.bind(function, *named(bytes))
-
-    received = host.infer(model, x=sent)["y"]
-
-    assert received.tolist() == sent.tolist()
-
-
 def test_bytes_arrive_as_objects_whatever_type_was_declared(host):
     seen = []
 
@@ -156,16 +133,6 @@ def test_broadcast_output_is_written_out(host):
     assert np.array_equal(received, np.repeat([[1], [2]], 40_000, axis=1))
 
 
-@pytest.mark.parametrize("shape", [(1, 0), (3, 0)])
-@pytest.mark.parametrize("dtype", [np.float32, bytes])
-@pytest.mark.parametrize("function", [echo, echo_batch])
-def test_array_without_elements_comes_back(host, function, dtype, shape):
-    model = host.bind(function, *named(dtype))
-    sent = np.empty(shape, object if dtype is bytes else dtype)
-
-    assert host.infer(model, x=sent)["y"].shape == shape
-
-
 @pytest.mark.parametrize("array", [np.array(3.5, np.float32), np.zeros((2, 0, 3), np.float32)])
 def test_output_without_batching_may_have_any_shape(host, array):
     model = host.bind(lambda requests: [{"y": array}], batching=False)
@@ -198,21 +165,3 @@ def test_one_array_may_be_returned_under_two_names(host):
 
     assert np.array_equal(received["y"], sent)
     assert np.array_equal(received["z"], sent)
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("decorate", [False, True], ids=["list", "batch"])
-def test_inputs_may_be_written_to(host, decorate, size):
-    def add_one(x):
-        x += 1
-        return {"y": x}
-
-    model = host.bind(
-        batch(add_one)
-        if decorate
-        else lambda requests: [add_one(request["x"]) for request in requests]
-    )
-    sent = np.zeros((1, size), np.float32)
-
-    for _ in range(3):
-        assert np.array_equal(host.infer(model, x=sent)["y"], sent + 1)

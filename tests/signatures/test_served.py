@@ -93,16 +93,6 @@ def test_requests_of_a_batch_with_different_inputs_are_called_apart():
     assert plain(results) == [{"output": [[each]]} for each in (10.0, 4.0, 30.0, 40.0)]
 
 
-def test_texts_of_a_batch_are_lists():
-    def upper(text: str) -> str:
-        return [each.upper() for each in text]
-
-    results = call(upper, request(text=texts(b"a", b"b")), request(text=texts(b"c")),
-                   config=BATCHED)  # fmt: skip
-
-    assert plain(results) == [{"output": [[b"A"], [b"B"]]}, {"output": [[b"C"]]}]
-
-
 @dataclasses.dataclass
 class Box:
     corners: Annotated[NDArray[np.float32], (2,)]
@@ -268,23 +258,6 @@ def test_given_outputs_are_returned_by_name_or_in_order(result):
     outputs = [Tensor(shape=(1,), dtype=np.float32, name=name) for name in "xy"]
 
     assert plain(call(pair, request(a=[1.0]), outputs=outputs)) == [{"x": [1.0], "y": [2.0]}]
-
-
-@pytest.mark.parametrize(
-    "result, problem",
-    [
-        ("x", "wrong returned for output `output`: expected float, got str 'x'"),
-        (None, "wrong returned for output `output`: expected float, got None: is a return missing"),
-    ],
-)
-def test_wrong_result_is_told(result, problem):
-    def wrong(a: float) -> float:
-        return result
-
-    wrong.__qualname__ = "wrong"
-
-    with pytest.raises(ValueError, match=problem):
-        call(wrong, request(a=[1.0]))
 
 
 def test_wrong_record_is_told():

@@ -169,14 +169,10 @@ def test_error_in_a_stream_is_raised_with_the_other_responses():
         sender = requests[0].get_response_sender()
         output = pb_utils.Tensor("OUT", np.ones(1, np.float32))
         sender.send(pb_utils.InferenceResponse([output]))
-        sender.send(
-            pb_utils.InferenceResponse(error=pb_utils.TritonError("busy")),
-            pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL,
-        )
+        sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("busy")), FINAL)
 
-    decoupled = config(model_transaction_policy={"decoupled": True})
     with (
-        ModelHarness(model_of(execute), decoupled) as model,
+        ModelHarness(model_of(execute), decoupled()) as model,
         pytest.raises(ResponseError, match="busy") as raised,
     ):
         model.stream({"IN": [1]})

@@ -126,7 +126,8 @@ def test_other_models_may_be_called_as_decoupled_ones():
     assert [values(response) for response in responses] == [{"B": [1, 2]}]
 
 
-def test_cancelled_call_ends():
+@pytest.mark.parametrize("is_cancelled", [True, False], ids=["cancelled", "dropped"])
+def test_call_that_is_given_up_ends(is_cancelled):
     ended = []
 
     def target(inputs):
@@ -139,28 +140,14 @@ def test_cancelled_call_ends():
     def execute():
         responses = call(decoupled=True)
         next(responses)
-        responses.cancel()
-        return list(responses)
+        if is_cancelled:
+            responses.cancel()
+        return list(responses) if is_cancelled else []
 
     _, rest = run(execute, target=target)
 
     assert ended == [True]
-    assert [values(response) for response in rest] == [{}]
-
-
-def test_dropped_call_ends():
-    ended = []
-
-    def target(inputs):
-        try:
-            while True:
-                yield {"B": inputs["A"]}
-        finally:
-            ended.append(True)
-
-    run(lambda: next(call(decoupled=True)), target=target)
-
-    assert ended == [True]
+    assert [values(response) for response in rest] == [{}] * is_cancelled
 
 
 def test_calls_may_be_awaited():

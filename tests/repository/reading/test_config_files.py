@@ -40,60 +40,12 @@ def test_config_gets_its_name_and_its_defaults(place):
     assert config.version_policy.latest.num_versions == 1
 
 
-def test_config_name_has_to_be_that_of_the_directory(place):
-    write_config(place.directory, 'name: "other" backend: "python"')
-
-    error = refusal(place)
-
-    assert error.code is ErrorCode.INVALID_ARG
-    assert error.message == (
-        "unexpected directory name 'm' for model 'other', directory name must equal model name"
-    )
-
-
-def test_backend_is_inferred_from_the_model_file(repository):
-    place = ModelPlace(repository, write_model(repository, config=None))
-    (place.directory / "config.pbtxt").write_text("max_batch_size: 4")
-
-    assert read_config(place, "m").backend == "python"
-
-
 def test_model_without_a_config_is_one_of_the_python_backend(repository):
     place = ModelPlace(repository, write_model(repository, config=None))
 
     config = read_config(place, "m")
 
     assert (config.name, config.backend, config.platform) == ("m", "python", "")
-
-
-@pytest.mark.parametrize(
-    "filename, expected",
-    [
-        ("model.onnx", ("onnxruntime", "onnxruntime_onnx")),
-        ("model.pt", ("pytorch", "pytorch_libtorch")),
-        ("model.plan", ("tensorrt", "tensorrt_plan")),
-    ],
-)
-def test_other_backends_are_known_by_their_files(repository, filename, expected):
-    directory = write_model(repository, config=None, versions=())
-    (directory / "1").mkdir()
-    (directory / "1" / filename).write_bytes(b"x")
-
-    config = read_config(ModelPlace(repository, directory), "m")
-
-    assert (config.backend, config.platform) == expected
-
-
-def test_backend_is_inferred_from_the_end_of_the_name(repository):
-    directory = write_model(repository, "m.python", config=None, versions=())
-
-    assert read_config(ModelPlace(repository, directory), "m.python").backend == "python"
-
-
-def test_default_model_filename_tells_the_backend(repository):
-    directory = write_model(repository, config='default_model_filename: "model.py"', versions=())
-
-    assert read_config(ModelPlace(repository, directory), "m").backend == "python"
 
 
 def test_named_config_is_used_where_the_model_has_it(place):

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from pytriton.base.errors import InternalError
-from tests.repository.ensemble_files import ensemble_config, step_config
 from tests.repository.remote.fake_objects import ADDRESS
 from tests.repository.scene import ALL_VERSIONS, CONFIG, write_model
 
@@ -146,26 +145,6 @@ def test_files_that_a_client_sends_are_loaded_without_the_store(remote, objects)
     assert "m/1/model.py" not in objects.downloads
 
 
-def test_model_without_a_configuration_is_recognised_by_its_file(remote, objects):
-    objects.put_model("m", None)
-    it = remote()
-    it.run(it.models.start())
-
-    assert it.engine.is_model_ready("m")
-
-
-def test_ensemble_in_a_store_is_loaded_after_its_steps(remote, objects):
-    objects.put("e/config.pbtxt", ensemble_config("m"))
-    objects.put("e/1/", b"")
-    objects.put_model("m", step_config())
-    it = remote(mode="explicit")
-    it.run(it.models.start())
-    it.load("e")
-
-    assert it.loader.asked == [("m", 1)]
-    assert it.engine.is_model_ready("e")
-
-
 # Changes
 
 
@@ -188,8 +167,10 @@ def test_poll_finds_new_changed_and_removed_models(polled, objects):
     assert (folder_of(polled) / "1" / "model.py").read_text() == "other = 1"
 
     objects.remove("m/")
+    objects.remove("new/")
     poll(polled)
     assert not polled.engine.is_model_ready("m")
+    assert polled.models.is_ready()
 
 
 def test_changed_version_alone_is_downloaded_and_loaded(remote, objects):
@@ -408,14 +389,6 @@ def test_path_with_nothing_below_is_refused_at_the_start(remote, objects):
     it = remote()
     with pytest.raises(InternalError, match="'s3://bucket/models' is not a valid directory"):
         it.run(it.models.start())
-
-
-def test_last_model_may_be_removed(polled, objects):
-    objects.remove("m/")
-    poll(polled)
-
-    assert not polled.engine.is_model_ready("m")
-    assert polled.models.is_ready()
 
 
 def test_index_asks_the_store_once_for_callers_at_the_same_time(polled, objects):
