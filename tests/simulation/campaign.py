@@ -53,7 +53,6 @@ class Summary:
 
 
 def run_job(job: Job) -> Summary:
-    """Run one scenario."""
     result = Run(make_scenario(job.seed, job.profile, job.kept, job.length)).run()
     return Summary(
         job,
@@ -95,8 +94,6 @@ def run_jobs(jobs: Iterable[Job], processes: int) -> Iterator[Summary]:
 
 
 class Totals:
-    """Sums over the runs of a campaign."""
-
     def __init__(self) -> None:
         self.runs = 0
         self.calls = 0
@@ -106,7 +103,6 @@ class Totals:
         self._began_s = time.monotonic()
 
     def add(self, summary: Summary) -> None:
-        """Count a run."""
         self.runs += 1
         self.calls += summary.calls
         self.virtual_s += summary.virtual_s
@@ -116,7 +112,6 @@ class Totals:
 
     @property
     def hours(self) -> float:
-        """The simulated time."""
         return self.virtual_s / 3600
 
     def __str__(self) -> str:

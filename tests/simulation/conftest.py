@@ -36,21 +36,18 @@ def pytest_collection_modifyitems(items):
     ]
 )
 def system(request: pytest.FixtureRequest) -> System:
-    """A system, in a process of which the test runs."""
     made: System = request.param()
     return made
 
 
 @pytest.fixture(scope="module")
 def elsewhere() -> Iterator[Elsewhere]:
-    """A process that may run simulations."""
     with Elsewhere() as process:
         yield process
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test inside a process of its system."""
     found: Any = pyfuncitem.funcargs.get("system")
     if not isinstance(found, System):
         return None

@@ -61,8 +61,6 @@ class Handle:
 
 
 class _Watch:
-    """The callbacks of one descriptor."""
-
     __slots__ = ("file", "is_stopped", "is_transport", "on_event", "reader", "writer")
 
     def __init__(self, file: File, *, is_transport: bool) -> None:
@@ -152,7 +150,6 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     @property
     def timer_count(self) -> int:
-        """The number of timers whose time has not come."""
         return sum(not handle.cancelled() for _, _, handle in self._timers)
 
     # Running
@@ -260,7 +257,6 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             machine.give_up(f"an event loop of {machine.process.name} spins: it calls {calls}")
 
     def _wait(self) -> Sequence[tuple[_Watch, bool, bool]]:
-        """Wait for a call, a descriptor or a timer; returns the descriptors."""
         machine, ready, timers = self.machine, self._ready, self._timers
         while True:
             while timers and timers[0][2]._callback is None:
@@ -289,7 +285,6 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             )
 
     def _poll(self) -> list[tuple[_Watch, bool, bool]]:
-        """Returns the descriptors that are ready, and what for."""
         found = []
         for descriptor in list(self._hot):
             watch = self._watches[descriptor]
@@ -364,7 +359,6 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     @property
     def watch_count(self) -> int:
-        """The number of descriptors that are watched."""
         return len(self._watches)
 
     # Futures, tasks, threads, signals
@@ -378,7 +372,6 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
-        """Call a function in a simulated thread."""
         self._check_open()
         if executor is None:
             if self._executor is None:
@@ -390,7 +383,6 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._executor = executor
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """Wait for the calls of the default executor."""
         executor, self._executor = self._executor, None
         if executor is not None:
             await self.run_in_executor(thread_pool(self.machine), executor.shutdown)
@@ -439,7 +431,6 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     async def connect_accepted_socket(
         self, protocol_factory: Callable[[], Any], sock: Any, *, ssl: Any = None, **_: Any
     ) -> tuple[Any, Any]:
-        """Make a transport and a protocol for an accepted client."""
         assert ssl is None, "the simulation has no TLS"
         protocol = protocol_factory()
         waiter = self.create_future()

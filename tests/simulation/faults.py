@@ -65,8 +65,6 @@ class Fault:
 
 @dataclasses.dataclass(slots=True)
 class Happened:
-    """A fault that took place; its consequences may last longer than it."""
-
     fault: Fault
     begin_s: float
     end_s: float
@@ -85,14 +83,12 @@ class Faults:
         self._open = 0
 
     def schedule(self, faults: list[Fault]) -> None:
-        """Let these happen, from now on."""
         for fault in faults:
             self._open += 1
             self.machine.call_later(round(fault.at_s * SECOND_NS), self._begin, fault)
 
     @property
     def is_over(self) -> bool:
-        """Whether all have happened and ended."""
         return not self._open
 
     def _begin(self, fault: Fault) -> None:
@@ -251,7 +247,6 @@ def make_faults(
 
 
 def _hit(at_s: float, role: str, choice: float, pick: float, amount: float) -> Fault:
-    """A fault of one process."""
     if choice < 0.4:
         return Fault("kill", at_s, role, pick)
     if choice < 0.5:

@@ -24,7 +24,6 @@ F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW = 1, 2, 4
 
 
 def system_error(number: int) -> OSError:
-    """Returns the exception of a system call that failed."""
     return OSError(number, os.strerror(number))
 
 
@@ -40,7 +39,6 @@ class File:
         self.watchers: list[Callable[[File], None]] = []  # called when it may be ready
 
     def release(self) -> None:
-        """Drop a reference."""
         self.references -= 1
         if self.references == 0:
             self.on_closed()
@@ -50,21 +48,17 @@ class File:
 
     @property
     def is_readable(self) -> bool:
-        """Whether a read would not wait."""
         return False
 
     @property
     def is_writable(self) -> bool:
-        """Whether a write would not wait."""
         return True
 
     @property
     def is_hung_up(self) -> bool:
-        """Whether nothing can be sent or received any more."""
         return False
 
     def changed(self) -> None:
-        """Tell those that watch it."""
         for watcher in self.watchers:
             watcher(self)
 
@@ -287,7 +281,6 @@ class SocketFile(File):
             self.changed()
 
     def stop_receiving(self) -> None:
-        """Receive no more, after what has arrived; the peer cannot send any more."""
         if not self.saw_end:
             self.saw_end = True
             if self.peer is not None:
@@ -299,7 +292,6 @@ class SocketFile(File):
         """Raise OSError if the system does not allow to shut it down."""
 
     def reset(self) -> None:
-        """End the connection, for both sides; the peer can read what it has received."""
         peer, self.peer = self.peer, None
         self.saw_end = self.is_shut = True
         if peer is not None:
@@ -315,7 +307,6 @@ class SocketFile(File):
             self.peer_closing(peer, with_reset=has_unread)
 
     def peer_closing(self, peer: SocketFile, *, with_reset: bool) -> None:
-        """Tell the other end, after what was sent before."""
         self._transmit(_tell_closed, peer, with_reset)
 
     def _drop_inbox(self) -> None:
@@ -426,14 +417,11 @@ def _drop(message: Message) -> None:
 def connect(
     machine: Machine, first: SocketFile, second: SocketFile
 ) -> tuple[SocketFile, SocketFile]:
-    """Connect two ends."""
     first.peer, second.peer = second, first
     return first, second
 
 
 class ListenerFile(File):
-    """A listening socket; connections wait in its queue."""
-
     kind = "listener"
 
     def __init__(self, machine: Machine, name: str) -> None:
@@ -459,8 +447,6 @@ class ListenerFile(File):
 
 
 class MemoryFile(File):
-    """Shared memory; all that map it have views of the same bytes."""
-
     def __init__(self, machine: Machine, seals: int = 0) -> None:
         super().__init__(machine)
         self.data = bytearray()
@@ -489,7 +475,6 @@ class MemoryFile(File):
         machine.shared_memory_bytes += more
 
     def add_seals(self, seals: int) -> None:
-        """Forbid changes of its size, or of its seals."""
         if self.seals & F_SEAL_SEAL:
             raise system_error(errno.EPERM)
         self.seals |= seals
@@ -512,15 +497,12 @@ class NamedMemory(MemoryFile):
 
     @property
     def size(self) -> int:
-        """Its size now."""
         return len(self.data)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Returns a part; fewer bytes at its end."""
         return bytes(self.data[offset : offset + size])
 
     def write(self, offset: int, data: Any) -> None:
-        """Write a part; beyond the end, it grows."""
         if offset + len(data) > len(self.data):
             self.resize(offset + len(data))
         self.data[offset : offset + len(data)] = data
@@ -529,7 +511,6 @@ class NamedMemory(MemoryFile):
         self.data[size:] = bytes(max(0, size - len(self.data)))
 
     def unlink(self) -> None:
-        """Take its name away."""
         del self.machine.named_memory[self.key]
 
     def on_closed(self) -> None:
@@ -537,8 +518,6 @@ class NamedMemory(MemoryFile):
 
 
 class ProcessFile(File):
-    """What `os.pidfd_open` returns a descriptor of."""
-
     def __init__(self, machine: Machine, process: SimulatedProcess) -> None:
         super().__init__(machine)
         self.process = process

@@ -86,8 +86,6 @@ _NEEDED = (
 
 
 class Asyncio(StandIn):
-    """asyncio whose loops are simulated."""
-
     def new_event_loop(self) -> SimulatedLoop:
         return SimulatedLoop(self.machine)
 
@@ -229,8 +227,6 @@ def _find_program(machine: Machine) -> Callable[..., tuple[str, Callable[[list[s
 
 
 class _Changes:
-    """Assignments that can be undone."""
-
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
 

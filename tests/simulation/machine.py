@@ -48,14 +48,11 @@ class Event:
         self.arguments = arguments
 
     def cancel(self) -> None:
-        """Do not make the call."""
         self.callback = None
         self.arguments = ()
 
 
 class SimulatedThread(greenlet):
-    """A thread of a simulated process."""
-
     def __init__(
         self, process: SimulatedProcess, target: Callable[[], object], name: str = ""
     ) -> None:
@@ -137,7 +134,6 @@ class SimulatedProcess:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
         return self.status is not None
 
     # Descriptors
@@ -161,7 +157,6 @@ class SimulatedProcess:
         return descriptor
 
     def close(self, descriptor: int) -> None:
-        """Close a descriptor."""
         file = self.files.pop(descriptor, None)
         if file is None:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -172,7 +167,6 @@ class SimulatedProcess:
     # Threads
 
     def start_thread(self, target: Callable[[], object], name: str = "") -> SimulatedThread:
-        """Start a thread; it runs later."""
         thread = SimulatedThread(self, target, name)
         self.threads[thread] = None
         if self.main_thread is None:
@@ -187,11 +181,9 @@ class SimulatedProcess:
     # Signals and the end
 
     def stop(self) -> None:
-        """Stop it as SIGSTOP does."""
         self.is_stopped = True
 
     def resume(self) -> None:
-        """Continue it as SIGCONT does."""
         if self.is_stopped:
             self.is_stopped = False
             held, self._held = self._held, []
@@ -202,7 +194,6 @@ class SimulatedProcess:
                 self.signal(number)
 
     def kill(self) -> None:
-        """End it at once; it runs no more code."""
         self.end(-int(signal.SIGKILL))
 
     def end(self, status: int) -> None:
@@ -231,12 +222,10 @@ class SimulatedProcess:
             machine.hub.switch()  # never back
 
     def on_child_ended(self) -> None:
-        """Send it SIGCHLD."""
         if self.has_handler(signal.SIGCHLD):
             self.signal(signal.SIGCHLD)
 
     def has_handler(self, number: int) -> bool:
-        """Whether a function of its own handles a signal."""
         return callable(self.signal_handlers.get(number))
 
     def signal(self, number: int) -> None:
@@ -309,7 +298,6 @@ class Machine:
         self._numbers = 0
 
     def random_of(self, name: str) -> random.Random:
-        """Returns the random numbers of one part."""
         return random.Random(f"{self.seed} {name}")
 
     def next_number(self) -> int:
@@ -318,13 +306,11 @@ class Machine:
         return self._numbers
 
     def next_socket(self) -> int:
-        """Returns the number of the next connection."""
         self._sockets += 1
         return self._sockets
 
     @property
     def live_count(self) -> int:
-        """How many processes run."""
         return sum(not each.is_over for each in self.processes)
 
     def pause_between_calls(self) -> None:
@@ -335,13 +321,11 @@ class Machine:
                 self.sleep(int(1 + random.random() * 50_000))
 
     def note(self, *words: object) -> None:
-        """Note something for the story of the run."""
         self.story.append((self.now_ns, words))
 
     # Events
 
     def call_at(self, when_ns: int, callback: Callable[..., object], *arguments: object) -> Event:
-        """Call a function at a time, or now if that has passed."""
         event = Event(when_ns, callback, arguments)
         self._numbers += 1
         heapq.heappush(self._events, (when_ns, self._numbers, event))
@@ -350,7 +334,6 @@ class Machine:
     def call_later(
         self, delay_ns: int, callback: Callable[..., object], *arguments: object
     ) -> Event:
-        """Call a function after a time."""
         when_ns = self.now_ns + delay_ns
         event = Event(when_ns, callback, arguments)  # as `call_at`, without a call
         self._numbers += 1
@@ -383,7 +366,6 @@ class Machine:
         self.hub.switch()  # back only when the machine is closed
 
     def run_for(self, seconds: float) -> None:
-        """Let time pass."""
         self.run(lambda: False, self.now_ns + round(seconds * SECOND_NS))
 
     # Processes and threads
@@ -395,7 +377,6 @@ class Machine:
         parent: SimulatedProcess | None = None,
         delay_ns: int = 0,
     ) -> SimulatedProcess:
-        """Start a process, whose main thread calls a function; it ends with that."""
         process = SimulatedProcess(self, name, parent)
         self.processes.append(process)
         if parent is not None:
@@ -412,14 +393,12 @@ class Machine:
             process.start_thread(main, "main")
 
     def process_of(self, descriptor: int) -> SimulatedProcess:
-        """Returns the process that has a descriptor."""
         index = descriptor // DESCRIPTORS_PER_PROCESS - 1
         if not 0 <= index < len(self.processes):
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         return self.processes[index]
 
     def file_of(self, descriptor: int) -> Any:
-        """Returns the file behind a descriptor."""
         file = self.process_of(descriptor).files.get(descriptor)
         if file is None:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -427,12 +406,10 @@ class Machine:
 
     @property
     def process(self) -> SimulatedProcess:
-        """The process whose code runs."""
         assert self.current is not None, "no simulated process runs"
         return self.current.process
 
     def schedule(self, thread: SimulatedThread) -> None:
-        """Let a thread run when its process gets a processor."""
         process = thread.process
         delay_ns = int(2000 + process.random.random() * 18_000 * process.slowness)
         self.call_later(min(delay_ns, _LONGEST_DELAY_NS), self._resume, thread)
@@ -460,13 +437,11 @@ class Machine:
         return thread.is_woken
 
     def wake(self, thread: SimulatedThread) -> None:
-        """Let a thread that waits run again, soon."""
         if thread.is_waiting and not thread.is_woken:
             thread.is_woken = True
             self.schedule(thread)
 
     def sleep(self, delay_ns: int) -> None:
-        """Let the current thread sleep."""
         deadline_ns = self.now_ns + delay_ns
         while self.now_ns < deadline_ns:
             self.wait(deadline_ns)
@@ -506,7 +481,6 @@ class Machine:
         self.note("thread", thread.process.name, thread.name, "raised", repr(error))
 
     def close(self) -> None:
-        """Unwind the threads that are left; their processes have no descriptors any more."""
         for process in self.processes:
             if not process.is_over:
                 self.current = None

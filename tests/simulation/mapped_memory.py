@@ -22,8 +22,6 @@ _F_ADD_SEALS, _F_GET_SEALS = 1033, 1034
 
 
 class Fcntl(StandIn):
-    """Seals of shared memory, and how much of a socket is unread."""
-
     def fcntl(self, descriptor: int, command: int, argument: int = 0) -> Any:
         if descriptor < DESCRIPTORS_PER_PROCESS:
             return real_fcntl.fcntl(descriptor, command, argument)
@@ -98,8 +96,6 @@ def map_memory(machine: Machine, descriptor: int, size: int, *, trackfd: bool = 
 
 
 class Mmap(StandIn):
-    """Maps simulated shared memory."""
-
     def mmap(self, descriptor: int, size: int, *args: Any, **options: Any) -> Any:
         if descriptor < DESCRIPTORS_PER_PROCESS:
             return real_mmap.mmap(descriptor, size, *args, **options)

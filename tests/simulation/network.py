@@ -78,7 +78,6 @@ class ClientTransport:
     # Reading
 
     def deliver(self) -> None:
-        """Give the protocol what has arrived."""
         end = self.end
         while self._is_reading and end.inbox and not self.is_lost:
             data, _ = end._take(1 << 30)
@@ -87,7 +86,6 @@ class ClientTransport:
         self.on_changed()
 
     def on_changed(self) -> None:
-        """React to an end, a reset, or room for more bytes."""
         end = self.end
         if self.is_lost:
             return
@@ -169,14 +167,12 @@ class ClientTransport:
         return self._is_closing
 
     def close(self) -> None:
-        """Close after everything was sent."""
         if not self._is_closing and not self.is_lost:
             self._is_closing = True
             if not self._unsent:
                 self._lose(None)
 
     def abort(self) -> None:
-        """Reset the connection."""
         if not self.is_lost:
             self.end.reset()
             self._lose(None)
@@ -199,8 +195,6 @@ class ClientTransport:
 
 
 class Network:
-    """Connects clients to listening ports."""
-
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.connections: dict[ClientTransport, None] = {}
@@ -269,15 +263,12 @@ class ClientWorld:
         self._count = 0
 
     def now(self) -> float:
-        """Returns the time in seconds."""
         return self._machine.now_ns / SECOND_NS
 
     def call_later(self, delay_s: float, function: Callable[..., object], *args: Any) -> Event:
-        """Call a function after a time."""
         return self._machine.call_later(max(0, round(delay_s * SECOND_NS)), function, *args)
 
     def connect(self, port: Any, protocol: Any) -> None:
-        """Connect to a port of the server."""
         self._count += 1
         name = f"client {self._number} connection {self._count}"
         self._network.connect(
@@ -285,5 +276,4 @@ class ClientWorld:
         )
 
     def memory(self, key: str, size: int) -> NamedMemory:
-        """Make shared memory that the server finds by its name."""
         return NamedMemory(self._machine, key, size)

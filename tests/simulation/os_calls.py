@@ -251,15 +251,12 @@ def _child_state(child: SimulatedProcess, status: int, code: int) -> Any:
 
 
 def is_gone(process: SimulatedProcess) -> bool:
-    """Returns whether nothing has its pid: it has ended, and its parent or init waited for it."""
     if not process.is_over:
         return False
     return process.is_reaped or process.parent is None or process.parent.is_over
 
 
 class Signal(StandIn):
-    """Signals of simulated processes."""
-
     def signal(self, number: int, handler: Any) -> Any:
         if number in (real_signal.SIGKILL, real_signal.SIGSTOP):
             raise system_error(errno.EINVAL)
@@ -287,8 +284,6 @@ class Signal(StandIn):
 
 
 class Resource(StandIn):
-    """The limit of descriptors."""
-
     def getrlimit(self, kind: int) -> tuple[int, int]:
         if kind != real_resource.RLIMIT_NOFILE:
             return real_resource.getrlimit(kind)

@@ -91,7 +91,6 @@ class Bug:
 
 
 def _source() -> pathlib.Path:
-    """The package that this process uses."""
     assert pytriton.__file__ is not None
     return pathlib.Path(pytriton.__file__).parent
 

@@ -16,8 +16,6 @@ _POLL_ALL = real_select.POLLIN | real_select.POLLPRI | real_select.POLLOUT
 
 
 class Poll:
-    """As `select.poll`."""
-
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._masks: dict[int, int] = {}
@@ -83,7 +81,5 @@ class Poll:
 
 
 class Select(StandIn):
-    """Waiting for descriptors."""
-
     def poll(self) -> Poll:
         return Poll(self.machine)

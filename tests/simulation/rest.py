@@ -140,7 +140,6 @@ class Books:
         return wrong
 
     def living_loops(self) -> Iterator[tuple[SimulatedLoop, SimulatedProcess]]:
-        """Yields the event loops of living processes."""
         for reference, process in self.loops:
             loop = reference()
             if loop is not None and not process.is_over and not loop.is_closed():

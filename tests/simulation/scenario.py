@@ -76,8 +76,6 @@ USUAL_LENGTH = Length()
 
 @dataclasses.dataclass(slots=True)
 class Scenario:
-    """Everything that a run is made of."""
-
     seed: int
     profile: str
     kept: Kept
@@ -95,7 +93,6 @@ class Scenario:
 
     @property
     def call_count(self) -> int:
-        """How many calls its clients have."""
         return sum(len(client.calls) for client in self.clients)
 
     @property
@@ -161,7 +158,6 @@ EVERYTHING = Kept()
 
 
 def names_of_models(*, has_repository: bool) -> list[str]:
-    """Returns the models that a system serves."""
     if has_repository:
         return models.repository_models()
     return [each.name for each in models.bound_models()]
@@ -325,7 +321,6 @@ def _only_errors(handler: logging.Handler) -> Iterator[None]:
 
 @functools.cache
 def repository() -> pathlib.Path:
-    """The model repository of all runs of this process."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="pytriton-simulation-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     models.write_repository(folder)
@@ -361,7 +356,6 @@ class _TracingOracle(Oracle):
 
     @property
     def trace(self) -> str:
-        """The hash of everything so far."""
         self._hash_lines()
         return self._hash.hexdigest()
 
@@ -391,8 +385,6 @@ _CAUSES_OF_KINDS = {
 
 
 class Run:
-    """One run of a scenario."""
-
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.machine = Machine(scenario.seed)
@@ -405,7 +397,6 @@ class Run:
         self._has_wrong_connection = False
 
     def run(self) -> Result:
-        """Run it."""
         scenario, machine = self.scenario, self.machine
         began_s, began_processor_s = time.perf_counter(), time.process_time()
         with contextlib.ExitStack() as stack:

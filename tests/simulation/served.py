@@ -54,8 +54,6 @@ class ServedPlan:
 
 
 class Served:
-    """A running system."""
-
     def __init__(self, machine: Machine, plan: ServedPlan) -> None:
         self.machine = machine
         self.plan = plan
@@ -84,7 +82,6 @@ class Served:
         return machine.run(lambda: not machine.live_count, end_ns)
 
     def begin_stop(self) -> None:
-        """Tell it to stop."""
         self.is_stopped = True
         assert self.main is not None
         if self.plan.repository:
@@ -101,7 +98,6 @@ class Served:
 
     @property
     def server(self) -> SimulatedProcess:
-        """The process of the server."""
         return next(
             process
             for process in self.machine.processes
@@ -109,7 +105,6 @@ class Served:
         )
 
     def processes(self, word: str) -> list[SimulatedProcess]:
-        """Returns the living processes with a word in their names."""
         return [each for each in self.machine.processes if word in each.name and not each.is_over]
 
     def _settings(self) -> dict[str, Any]:
@@ -162,7 +157,6 @@ class Served:
 
     @property
     def is_binding(self) -> bool:
-        """Whether the program has models to bind again."""
         return bool(self._rebound)
 
     def bind_again(self, name: str) -> None:

@@ -34,8 +34,6 @@ def kind_of(finding: str) -> str:
 
 @dataclasses.dataclass(slots=True)
 class Shrunk:
-    """The shortest schedule that was found."""
-
     kept: Kept
     kind: str  # of the finding
     result: Result

@@ -34,8 +34,6 @@ _SCM = (real_socket.SOL_SOCKET, real_socket.SCM_RIGHTS)
 
 
 class Socket:
-    """As `socket.socket`, for simulated connections."""
-
     machine: Machine  # of a subclass that belongs to a machine
 
     def __init__(
@@ -291,8 +289,6 @@ class Socket:
 
 
 class BorrowedSocket(Socket):
-    """A descriptor as a socket, for one call."""
-
     def __init__(self, machine: Machine, descriptor: int) -> None:
         self.machine = machine
         super().__init__(fileno=descriptor)
@@ -302,8 +298,6 @@ class BorrowedSocket(Socket):
 
 
 class SocketModule(StandIn):
-    """Sockets between simulated processes, and those that clients connect to."""
-
     def __init__(self, real: types.ModuleType, machine: Machine) -> None:
         super().__init__(real, machine)
         self.socket = type("socket", (Socket,), {"machine": machine})

@@ -339,6 +339,8 @@ async def test_small_data_is_sent_at_once(system, loop):
     transport.write(b"")
     transport.writelines([b"j", bytearray(b"k"), memoryview(b"l")])
     transport.writelines([])
+    with pytest.raises(TypeError):
+        transport.write("text")
 
     assert transport.get_write_buffer_size() == 0
     assert client.recv(1) == b"a"
@@ -346,26 +348,6 @@ async def test_small_data_is_sent_at_once(system, loop):
     transport.close()
     await protocol.until_lost()
     assert protocol.ends == ["made", ("lost", type(None))]
-
-
-@on_loop
-async def test_only_bytes_can_be_written(system, loop):
-    _client, transport, protocol = await open_connection(system, loop)
-    with pytest.raises(TypeError):
-        transport.write("text")
-
-    transport.close()
-    await protocol.until_lost()
-
-
-@on_loop
-async def test_timer_can_write(system, loop):
-    client, transport, protocol = await open_connection(system, loop)
-    loop.call_later(0.001, transport.write, b"abc")
-
-    assert await read(loop, client, 3) == b"abc"
-    transport.close()
-    await protocol.until_lost()
 
 
 @on_loop
