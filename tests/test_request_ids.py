@@ -35,7 +35,7 @@ def record():
 
 def test_code_without_a_request_has_no_ids():
     assert current_request_ids() == []
-    assert current_prefix() == ""
+    assert current_prefix() == id_prefix([]) == ""
 
 
 def test_ids_are_those_of_the_batch_without_repetition():
@@ -56,10 +56,6 @@ def test_long_id_is_cut_and_invisible_characters_are_escaped():
 
     assert len(current_request_ids()[0]) == MAX_LENGTH
     assert current_prefix().startswith("[request id: a\\n\\u001b[31mxxx")
-
-
-def test_prefix_is_empty_without_ids():
-    assert id_prefix([]) == ""
 
 
 def test_ids_are_set_for_a_statement():

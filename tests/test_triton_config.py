@@ -125,22 +125,18 @@ def test_from_env_reads_booleans(monkeypatch, text, value):
     assert TritonConfig.from_env().strict_readiness is value
 
 
-def test_from_env_orders_numbered_elements_and_squeezes_gaps(monkeypatch):
-    _set(monkeypatch, CACHE_CONFIG_10="c", CACHE_CONFIG_2="b", CACHE_CONFIG_0="a")
+@pytest.mark.parametrize(
+    "variables, expected",
+    [
+        ({"CACHE_CONFIG_10": "c", "CACHE_CONFIG_2": "b", "CACHE_CONFIG_0": "a"}, ["a", "b", "c"]),
+        ({"CACHE_CONFIG": "local,size=1024"}, ["local,size=1024"]),
+        ({"CACHE_CONFIG_0": "a", "CACHE_CONFIG": "b"}, ["b", "a"]),
+    ],
+)
+def test_from_env_orders_numbered_elements_behind_the_one_without(monkeypatch, variables, expected):
+    _set(monkeypatch, **variables)
 
-    assert TritonConfig.from_env().cache_config == ["a", "b", "c"]
-
-
-def test_from_env_takes_a_list_without_number_as_one_element(monkeypatch):
-    _set(monkeypatch, CACHE_CONFIG="local,size=1024")
-
-    assert TritonConfig.from_env().cache_config == ["local,size=1024"]
-
-
-def test_from_env_puts_the_element_without_number_first(monkeypatch):
-    _set(monkeypatch, TRACE_CONFIG_0="rate=1", TRACE_CONFIG="mode=triton")
-
-    assert TritonConfig.from_env().trace_config == ["mode=triton", "rate=1"]
+    assert TritonConfig.from_env().cache_config == expected
 
 
 def test_from_env_knows_the_names_that_guides_show(monkeypatch):

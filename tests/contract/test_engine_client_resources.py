@@ -41,9 +41,9 @@ def check_served(seam, instance):
     assert seam.front_ends[0].lost == []
 
 
-def test_core_that_cannot_receive_a_request_refuses_only_that(joined):
+def test_core_that_cannot_receive_a_request_or_a_chunk_refuses_only_that(joined):
     _, (instance,) = joined.doubling(max_batch_size=50_000)
-    lost, kept = joined.infer(VALUES), joined.infer([3, 4])
+    lost, kept, (chunk, _) = joined.infer(VALUES), joined.infer([3, 4]), joined.chunk(PAIRS)
     with no_descriptors():
         joined.run()
     instance.double()
@@ -52,42 +52,28 @@ def test_core_that_cannot_receive_a_request_refuses_only_that(joined):
     assert lost.error == f"refused: {LACK}"
     assert lost.sink.errors[0].code is ErrorCode.UNAVAILABLE
     assert kept.values == doubled([3, 4])
-    check_served(joined, instance)
-
-
-def test_core_that_cannot_receive_a_chunk_refuses_its_members(joined):
-    _, (instance,) = joined.doubling(max_batch_size=50_000)
-    chunk, _ = joined.chunk(PAIRS)
-    with no_descriptors():
-        joined.run()
-
     assert joined.ends.of(chunk) == [("refused", LACK)] * len(PAIRS)
     check_served(joined, instance)
 
 
-def test_front_end_that_cannot_receive_responses_fails_only_those(joined):
+@pytest.mark.parametrize("is_chunk", [False, True])
+def test_front_end_that_cannot_receive_answers_fails_only_those(joined, is_chunk):
     _, (instance,) = joined.doubling(max_batch_size=50_000)
-    lost, kept = joined.infer(VALUES), joined.infer([3, 4])
+    if is_chunk:
+        chunk, _ = joined.chunk(PAIRS)
+    else:
+        lost, kept = joined.infer(VALUES), joined.infer([3, 4])
     joined.run()
     instance.double()
     with no_descriptors():
         joined.run()
 
-    assert lost.error == LACK
-    assert lost.sink.errors[0].code is ErrorCode.UNAVAILABLE
-    assert kept.values == doubled([3, 4])
-    check_served(joined, instance)
-
-
-def test_front_end_that_cannot_receive_the_rows_of_a_chunk_fails_its_members(joined):
-    _, (instance,) = joined.doubling(max_batch_size=50_000)
-    chunk, _ = joined.chunk(PAIRS)
-    joined.run()
-    instance.double()
-    with no_descriptors():
-        joined.run()
-
-    assert joined.ends.of(chunk) == [("failed", LACK)] * len(PAIRS)
+    if is_chunk:
+        assert joined.ends.of(chunk) == [("failed", LACK)] * len(PAIRS)
+    else:
+        assert lost.error == LACK
+        assert lost.sink.errors[0].code is ErrorCode.UNAVAILABLE
+        assert kept.values == doubled([3, 4])
     check_served(joined, instance)
 
 

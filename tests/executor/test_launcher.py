@@ -347,12 +347,14 @@ def test_dead_zygote_is_replaced_and_its_workers_are_gone(monkeypatch):
     run(scenario)
 
 
-def test_zygote_that_never_lives_is_given_up(monkeypatch):
+@pytest.mark.parametrize("program", ["raise SystemExit(1)", ""], ids=["fails", "ends"])
+def test_zygotes_that_end_again_and_again_are_no_crash_of_the_model(monkeypatch, program):
     monkeypatch.setenv(START_SETTING, "")
-    monkeypatch.setattr(python_process, "_ZYGOTE_BOOTSTRAP", "raise SystemExit(1)")
+    monkeypatch.setattr(python_process, "_ZYGOTE_BOOTSTRAP", program)
 
     async def scenario(launcher):
-        with pytest.raises(InternalError, match="the process that forks workers ended 2 times"):
+        text = "the process that forks workers ended 2 times"
+        with pytest.raises(ForkingProcessEndedError, match=text):
             await launcher.launch(WorkerSpec("m_0_0", "m_0_0 worker"))
 
     run(scenario)
@@ -374,17 +376,6 @@ def test_zygote_that_cannot_fork_says_why(monkeypatch, number, kind, cause):
         for _ in range(2):
             with pytest.raises(kind, match=f"Cannot start the process of 'm_0_0': .*{cause}"):
                 await launcher.launch(WorkerSpec("m_0_0", "m", {"ERRNO": str(number)}))
-
-    run(scenario)
-
-
-def test_zygotes_that_end_again_and_again_are_no_crash_of_the_model(monkeypatch):
-    monkeypatch.setenv(START_SETTING, "")
-    monkeypatch.setattr(python_process, "_ZYGOTE_BOOTSTRAP", "")
-
-    async def scenario(launcher):
-        with pytest.raises(ForkingProcessEndedError, match="ended 2 times"):
-            await launcher.launch(WorkerSpec("m_0_0", "m"))
 
     run(scenario)
 

@@ -81,32 +81,20 @@ def test_thread_without_pin_gets_a_state_for_each_call(run_threads):
     assert states.count == 10
 
 
-def test_pinned_thread_keeps_its_state(run_threads):
+@pytest.mark.parametrize(
+    "thread_count, call_count, unpinned", [(3, 5, {4}), (1, 6, {1, 3, 5})], ids=["once", "again"]
+)
+def test_pinned_thread_keeps_its_state(run_threads, thread_count, call_count, unpinned):
     states, threads = States(), ForeignThreads()
 
     def call(index):
         threads.pin()
         states.look()
-        if index == 4:
-            threads.unpin()
-
-    run_threads(call, 3, 5)
-
-    assert states.count == 3
-    assert len(threads) == 0
-
-
-def test_thread_may_be_pinned_again(run_threads):
-    states, threads = States(), ForeignThreads()
-
-    def call(index):
-        threads.pin()
-        states.look()
-        if index % 2:
+        if index in unpinned:
             threads.unpin()
             threads.unpin()
 
-    run_threads(call, 1, 6)
+    run_threads(call, thread_count, call_count)
 
     assert states.count == 3
     assert len(threads) == 0

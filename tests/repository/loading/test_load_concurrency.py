@@ -103,10 +103,12 @@ def test_unload_gives_up_a_reload_and_takes_what_served_out_of_service(scene, re
     it.until(lambda: not it.loader.alive)
 
 
-def test_load_goes_on_when_who_asked_is_gone(scene, repository):
+@pytest.mark.parametrize("failures", [[], [InternalError("boom")]], ids=["well", "failing"])
+def test_load_goes_on_when_who_asked_is_gone(scene, repository, failures):
     write_model(repository)
     it = scene()
     it.loader.gates["m"] = asyncio.Event()
+    it.loader.failures["m", 1] = list(failures)
     load = it.task(it.models.load("m", None, {}))
     it.until(lambda: it.loader.running["m"])
 
@@ -114,22 +116,8 @@ def test_load_goes_on_when_who_asked_is_gone(scene, repository):
     it.until(load.done)
     it.loader.gates["m"].set()
 
-    it.until(lambda: it.engine.is_model_ready("m"))
-
-
-def test_failed_load_that_nobody_waits_for_is_no_unheard_exception(scene, repository):
-    write_model(repository)
-    it = scene()
-    it.loader.gates["m"] = asyncio.Event()
-    it.loader.failures["m", 1] = [InternalError("boom")]
-    load = it.task(it.models.load("m", None, {}))
-    it.until(lambda: it.loader.running["m"])
-
-    load.cancel()
-    it.until(load.done)
-    it.loader.gates["m"].set()
-
-    it.until(lambda: it.rows()[0].reason == "Internal: boom")
+    state = ("UNAVAILABLE", "Internal: boom") if failures else ("READY", "")
+    it.until(lambda: (it.rows()[0].state, it.rows()[0].reason) == state)
 
 
 def test_random_loads_and_unloads_end_in_a_state_that_adds_up(scene, repository):
