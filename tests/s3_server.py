@@ -95,16 +95,6 @@ class S3Server:
             data = content.encode() if isinstance(content, str) else content
             client.put_object(Bucket=BUCKET, Key=f"{path}/{name}/{file}", Body=data)
 
-    def put_folder(self, folder: Path, path: str = "models") -> None:
-        """Upload a repository that is on the disk."""
-        for model in folder.iterdir():
-            files = [each for each in model.rglob("*") if each.is_file()]
-            self.put(
-                model.name,
-                {str(each.relative_to(model)): each.read_bytes() for each in files},
-                path,
-            )
-
     def remove(self, prefix: str) -> None:
         """Remove all files whose path in the bucket begins with this."""
         client = self.client

@@ -381,6 +381,14 @@ class Seam:
         for _ in range(3):
             self.loop.run()
 
+    def finish(self, *instances: Any) -> None:
+        """Answer everything."""
+        while any(instance.running for instance in instances):
+            for instance in instances:
+                if instance.running:
+                    instance.double()
+            self.run()
+
     def until(self, condition: Callable[[], Any]) -> None:
         """Let the loop run until a condition comes true."""
         came_true = self.loop.run_until_complete(comes_true(condition))

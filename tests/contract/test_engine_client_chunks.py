@@ -22,22 +22,13 @@ ONES = [[1, 2], [3, 4], [5, 6]]
 MIXED = [[1, 2, 3, 4], [5, 6], [7, 8, 9, 10, 11, 12]]
 
 
-def finish(seam, *instances):
-    """Answer everything."""
-    while any(instance.running for instance in instances):
-        for instance in instances:
-            if instance.running:
-                instance.double()
-        seam.run()
-
-
 @KINDS
 @pytest.mark.parametrize("values", [ONES, MIXED], ids=["single rows", "several rows"])
 def test_members_of_a_chunk_run_together_and_are_answered_by_one_call(seam, joined, values):
     model, (instance,) = seam.doubling()
     chunk, members = seam.chunk(values, joined=joined)
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
     assert [frame.rows for frame in instance.frames] == [[len(each) // 2 for each in values]]
     assert seam.ends.of(chunk) == [doubled(each) for each in values]
@@ -51,7 +42,7 @@ def test_chunk_that_does_not_fit_is_divided_between_requests(seam, joined):
     _, (instance,) = seam.doubling(max_batch_size=3)
     chunk, _ = seam.chunk(MIXED, joined=joined)
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
     assert [frame.rows for frame in instance.frames] == [[2, 1], [3]]
     assert seam.ends.of(chunk) == [doubled(each) for each in MIXED]
@@ -62,7 +53,7 @@ def test_chunk_of_many_requests_is_answered(seam):
     values = [[number, 1] for number in range(20_000)]  # 160 kB for each input
     chunk, _ = seam.chunk(values)
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
     assert seam.ends.of(chunk) == [doubled(each) for each in values]
 
@@ -74,7 +65,7 @@ def test_chunks_and_ordinary_requests_share_a_batch(seam):
     between = seam.infer([5, 6])
     second, _ = seam.chunk(ONES, joined=True)
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
     assert len(instance.frames) == 1
     assert seam.ends.of(first) == [doubled(each) for each in MIXED]
@@ -87,7 +78,7 @@ def test_members_get_only_the_outputs_that_they_want(seam):
     some, _ = seam.chunk(ONES, wanted=("y",))
     every, _ = seam.chunk(ONES)
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
     assert seam.ends.of(some) == [doubled(each, ("y",)) for each in ONES]
     assert seam.ends.of(every) == [doubled(each) for each in ONES]
@@ -97,7 +88,7 @@ def test_model_without_a_batch_dimension_runs_members_one_by_one(seam):
     _, (instance,) = seam.doubling(max_batch_size=0)
     chunk, _ = seam.chunk(ONES)
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
     assert [ref.shape for ref in instance.frames[0].inputs] == [(2,), (2,)]
     assert seam.ends.of(chunk) == [doubled(each) for each in ONES]
@@ -142,7 +133,7 @@ def test_members_beyond_the_queue_size_are_refused(seam):
     seam.run()
     chunk, _ = seam.chunk(ONES)
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
     text = "[request id: <id_unknown>] Exceeds maximum queue size"
     assert seam.ends.of(running) == [doubled(ONES[0])]
@@ -161,7 +152,7 @@ def test_chunk_of_which_every_member_is_refused_is_forgotten(seam):
     seam.run()
 
     assert {kind for kind, _ in seam.ends.of(chunk)} == {"refused"}
-    finish(seam, instance)
+    seam.finish(instance)
 
 
 @pytest.mark.parametrize("values", [ONES, MIXED], ids=["single rows", "several rows"])
@@ -178,7 +169,7 @@ def test_members_of_a_higher_priority_run_first(seam, values):
     rows = [len(each) // 2 for each in values]
     assert instance.frames[1].rows[0] == rows[2]
     assert instance.frames[1].inputs[0].size >= 8 * rows[2]
-    finish(seam, instance)
+    seam.finish(instance)
     assert seam.ends.of(chunk) == [doubled(each) for each in values]
     assert seam.ends.runs[1] == (2, 3)
 
@@ -191,7 +182,7 @@ def test_member_whose_queue_timeout_is_over_ends(seam):
     seam.run()
     chunk, members = seam.chunk(ONES[:2], details=[{"timeout_us": 1000}, {}])
     seam.until(lambda: members[0].is_over)
-    finish(seam, instance)
+    seam.finish(instance)
 
     assert seam.ends.of(chunk) == [("failed", "Request timeout expired"), doubled(ONES[1])]
 
@@ -209,7 +200,7 @@ def test_cancelled_members_in_the_queue_end_and_their_neighbours_run(seam, joine
     seam.run()
 
     assert [member.is_over for member in members] == [True, True, False]
-    finish(seam, instance)
+    seam.finish(instance)
     members[2].cancel()
     seam.run()
     assert seam.ends.of(chunk) == [("failed", ""), ("failed", ""), doubled(ONES[2])]
@@ -223,7 +214,7 @@ def test_instance_hears_that_a_running_member_was_cancelled(seam):
     seam.run()
 
     assert instance.cancelled == [(1, 1)]
-    finish(seam, instance)
+    seam.finish(instance)
     assert seam.ends.of(chunk) == [doubled(each) for each in ONES]
 
 
@@ -233,7 +224,7 @@ def test_sink_that_fails_on_rows_is_told_of_each_member(seam):
     chunk, _ = seam.chunk(ONES)
     call = seam.infer()
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
     assert seam.ends.of(chunk) == [("failed", UNEXPECTED)] * 3
     assert call.values == doubled([1, 2])
@@ -281,7 +272,7 @@ def test_exiting_engine_refuses_chunks_and_finishes_those_that_it_has(seam):
 
     if seam.is_remote:  # a caller in the engine's process asks before it submits
         assert seam.ends.of(on_its_way) == [("refused", "Server exiting")] * 3
-    finish(seam, instance)
+    seam.finish(instance)
     assert seam.ends.of(accepted) == [doubled(each) for each in ONES]
 
 
@@ -289,7 +280,7 @@ def answer_one(seam, instance):
     """Let a front end learn how soon answers come."""
     seam.chunk(ONES)
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
 
 def test_requests_wait_for_answers_while_the_core_has_enough_chunks(seam, monkeypatch):
@@ -308,7 +299,7 @@ def test_requests_wait_for_answers_while_the_core_has_enough_chunks(seam, monkey
         answers.append(waits())
     seam.run()
     assert calls == []
-    finish(seam, instance)
+    seam.finish(instance)
 
     if seam.is_remote:
         assert answers == [False, False, False, False, True]
@@ -332,7 +323,7 @@ def test_requests_do_not_wait_long_for_answers(seam, monkeypatch):
     if waits:
         seam.until(lambda: calls)
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
     assert calls == [1] * waits
 
 
@@ -345,7 +336,7 @@ def test_requests_to_a_model_that_answers_slowly_do_not_wait(seam, monkeypatch):
 
     assert not seam.client.call_after_answers([seam.client.lookup("m")], instance.stop)
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
 
 def test_structures_that_a_front_end_forgets_are_forgotten_by_the_core(seam, monkeypatch):
@@ -361,7 +352,7 @@ def test_structures_that_a_front_end_forgets_are_forgotten_by_the_core(seam, mon
         for _ in range(3):  # the first is learned from, the others travel as columns
             client.send(post(body, b"/v2/models/m/infer"))
             seam.run()
-            finish(seam, instance)
+            seam.finish(instance)
         answers.append([each["data"] for each in json.loads(client.bodies()[-1])["outputs"]])
         gc.collect()
         for front_end in seam.front_ends:

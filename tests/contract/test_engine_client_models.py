@@ -24,14 +24,6 @@ from tests.fakes import FakeInstance, FakeSupervisor
 ONES = [[1, 2], [3, 4], [5, 6]]
 
 
-def finish(seam, *instances):
-    while any(instance.running for instance in instances):
-        for instance in instances:
-            if instance.running:
-                instance.double()
-        seam.run()
-
-
 def error_of(seam, answer):
     with pytest.raises(ServerError) as raised:
         seam.ask(answer() if callable(answer) else answer)
@@ -81,7 +73,7 @@ def test_model_that_lost_an_instance_serves_but_is_not_ready(seam):
     assert seam.ask(seam.client.is_model_ready("m", "")) is False
     call = seam.infer()
     seam.run()
-    finish(seam, instances[1])
+    seam.finish(instances[1])
     assert call.values == doubled([1, 2])
 
 
@@ -119,7 +111,7 @@ def test_requests_on_their_way_get_the_model_that_has_replaced_theirs(seam):
     chunk, _ = seam.chunk(ONES)
     new, draining = replace(seam, model)
     seam.run()
-    finish(seam, old, new)
+    seam.finish(old, new)
     seam.loop.run_until_complete(draining)
 
     assert accepted.values == doubled([1, 2])
@@ -135,7 +127,7 @@ def test_members_of_other_rows_priority_and_outputs_are_submitted_again(seam):
     kept = [(each.request.priority, each.request.rows) for each in members]
     new, draining = replace(seam, model)
     seam.run()
-    finish(seam, old, new)
+    seam.finish(old, new)
     seam.loop.run_until_complete(draining)
 
     assert seam.ends.of(chunk) == [doubled(each, ("y",)) for each in values]
@@ -148,7 +140,7 @@ def test_request_on_its_way_that_the_new_model_does_not_take_is_refused(seam):
     chunk, _ = seam.chunk([[1, 2, 3, 4]])
     new, draining = replace(seam, model, max_batch_size=1)
     seam.run()
-    finish(seam, old, new)
+    seam.finish(old, new)
     seam.loop.run_until_complete(draining)
 
     if not seam.is_remote:
@@ -165,7 +157,7 @@ def test_requests_on_their_way_to_an_unloaded_model_are_refused(seam):
     chunk, _ = seam.chunk(ONES)
     unloading = seam.loop.create_task(seam.engine.unload(model))
     seam.run()
-    finish(seam, old)
+    seam.finish(old)
     seam.loop.run_until_complete(unloading)
 
     if seam.is_remote:
@@ -197,7 +189,7 @@ def test_cancelled_requests_on_their_way_are_not_submitted_again(seam):
     call.inference.cancel()
     members[1].cancel()
     seam.run()
-    finish(seam, old, new)
+    seam.finish(old, new)
     seam.loop.run_until_complete(draining)
 
     assert (call.error, seam.ends.of(chunk)[1]) == ("", ("failed", ""))
@@ -214,7 +206,7 @@ def test_member_that_was_submitted_again_can_be_cancelled(seam):
     instance = new if seam.is_remote else old
 
     assert members[2].is_over
-    finish(seam, instance)
+    seam.finish(instance)
     seam.loop.run_until_complete(draining)
 
 
@@ -222,7 +214,7 @@ def test_signature_of_a_model_that_was_replaced_is_forgotten(seam):
     model, (old,) = seam.doubling()
     seam.chunk(ONES)
     seam.run()
-    finish(seam, old)
+    seam.finish(old)
     new, draining = replace(seam, model)
     seam.loop.run_until_complete(draining)
     seam.run()
@@ -230,7 +222,7 @@ def test_signature_of_a_model_that_was_replaced_is_forgotten(seam):
         assert seam.front_ends[0].session._signatures == {}
     chunk, _ = seam.chunk(ONES)
     seam.run()
-    finish(seam, new)
+    seam.finish(new)
 
     assert seam.ends.of(chunk) == [doubled(each) for each in ONES]
 
@@ -243,7 +235,7 @@ def test_statistics_are_those_of_the_engine(seam):
     seam.doubling(version=2)
     seam.infer(model_version="1")
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
     every = seam.ask(seam.client.statistics())
     (first,) = seam.ask(seam.client.statistics("m", "1"))
 
@@ -299,7 +291,7 @@ def test_server_that_will_exit_is_not_ready_and_still_serves(seam):
     seam.run()
     call = seam.infer()
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
     assert not seam.client.is_serving()
     assert seam.ask(seam.client.is_ready()) is False

@@ -31,22 +31,13 @@ def account(seam, principal: str = "alice"):
     return model.quotas.account_of(principal)
 
 
-def finish(seam, *instances):
-    """Answer everything."""
-    while any(instance.running for instance in instances):
-        for instance in instances:
-            if instance.running:
-                instance.double()
-        seam.run()
-
-
 def test_request_beyond_its_quota_is_refused_with_when_to_try_again(seam):
     _, (instance,) = seam.doubling()
     limit(seam, requests_per_s=0.01, burst=1)
     first, second = (seam.infer([1, 2], principal="alice") for _ in range(2))
     other = seam.infer([3, 4], principal="bob")
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
     (error,) = second.sink.refusals
     assert type(error) is ResourceExhaustedError
@@ -63,7 +54,7 @@ def test_first_members_of_a_chunk_pass_up_to_the_quota(seam, joined):
     values = [[number, number] for number in range(5)]
     chunk, members = seam.chunk(values, details=[{"principal": "alice"}] * 5, joined=joined)
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
     ends = seam.ends.of(chunk)
     assert ends[:3] == [doubled(each) for each in values[:3]]
@@ -80,7 +71,7 @@ def test_members_of_a_chunk_are_charged_to_their_own_principals(seam):
     details = [{"principal": name} for name in ("alice", "bob", "alice", "", "bob", "alice")]
     chunk, _ = seam.chunk(values, details=details)
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
     ends = seam.ends.of(chunk)
     refused = [index for index, end in enumerate(ends) if isinstance(end, tuple)]
@@ -98,7 +89,7 @@ def test_chunk_that_is_refused_as_a_whole_leaves_nothing(seam):
     seam.run()
     chunk, _ = seam.chunk([[1, 2], [3, 4]], details=[{"principal": "alice"}] * 2)
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
     assert {end[0] for end in seam.ends.of(chunk)} == {"refused"}
     assert not chunk.members or all(member.is_over for member in chunk.members)
@@ -116,7 +107,7 @@ def test_principal_is_limited_over_both_front_ends(seam):
         seam.client = seam.front_ends[number % 2].client
         calls.append(seam.infer([1, 2], principal="alice"))
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
     assert sum(bool(call.sink.refusals) for call in calls) == 10
 
@@ -126,7 +117,7 @@ def test_bytes_of_members_count(seam):
     limit(seam, bytes_per_s=20)
     chunk, _ = seam.chunk([[1, 2], [3, 4], [5, 6]], details=[{"principal": "alice"}] * 3)
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
     ends = seam.ends.of(chunk)
     assert [isinstance(end, tuple) for end in ends] == [False, False, True]  # 16 bytes each
@@ -140,7 +131,7 @@ def test_quotas_end_with_those_who_set_them(seam):
     seam.engine.set_quotas({})
     second = seam.infer([3, 4], principal="alice")
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
     assert first.values == doubled([1, 2])
     assert second.values == doubled([3, 4])
@@ -236,7 +227,7 @@ def test_members_whose_answers_are_not_taken_end_once(seam):
     seam.ends.failure = UnavailableError("no memory")
     chunk, _ = seam.chunk([[1, 2], [3, 4]], details=[{"principal": "alice"}] * 2)
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
     assert [end[0] for end in seam.ends.of(chunk)] == ["failed"] * 2
     assert under_way(seam, model) == 0
@@ -267,7 +258,7 @@ def test_model_counts_the_time_in_the_queue_by_principal(seam):
     seam.engine.set_quotas({"alice": PrincipalQuotas()})
     seam.infer([1, 2], principal="alice")
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
     assert account(seam).queue_ns > 0
     assert account(seam, "").queue_ns == 0
@@ -305,7 +296,7 @@ def test_http_requests_have_their_principal_in_every_way(seam, monkeypatch, is_l
             for client in connections:
                 client.send(ask(name))
         seam.run()
-        finish(seam, instance)
+        seam.finish(instance)
 
     for connections in clients.values():
         assert [client.statuses() for client in connections] == [[200] * 6] * 3
@@ -326,7 +317,7 @@ def test_http_refusal_says_when_to_try_again(seam, monkeypatch, is_learned):
         for client in clients:
             client.send(ask("alice"))
         seam.run()
-        finish(seam, instance)
+        seam.finish(instance)
 
     answers = [client.answers() for client in clients]
     assert [answer.status for each in answers for answer in each].count(429) == 4

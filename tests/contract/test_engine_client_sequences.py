@@ -26,12 +26,6 @@ def sequence_model(seam, **settings):
     return model, instance
 
 
-def finish(seam, instance):
-    while instance.running:
-        instance.double()
-        seam.run()
-
-
 def details(*each: tuple[int | str, int]):
     return [{"correlation_id": sequence, "flags": flags} for sequence, flags in each]
 
@@ -40,7 +34,7 @@ def test_members_of_one_sequence_run_one_after_the_other(seam):
     model, instance = sequence_model(seam)
     chunk, _ = seam.chunk(VALUES, details=details((7, START), (8, START | END), (7, END)))
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
     assert [frame.rows for frame in instance.frames] == [[1, 1], [1]]
     assert seam.ends.of(chunk) == [doubled(each) for each in VALUES]
@@ -52,10 +46,10 @@ def test_sequences_go_on_with_the_next_chunk(seam):
     _, instance = sequence_model(seam)
     seam.chunk(VALUES[:2], details=details((7, START), (8, START)))
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
     chunk, _ = seam.chunk(VALUES, details=details((7, END), (9, 0), (8, END)))
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
     first, refused, last = seam.ends.of(chunk)
     assert (first, last) == (doubled(VALUES[0]), doubled(VALUES[2]))
@@ -70,7 +64,7 @@ def test_text_ids_reach_the_model(seam):
     seam.run()
 
     assert instance.inputs()["id"] == [b"first", b"second"]
-    finish(seam, instance)
+    seam.finish(instance)
 
 
 def test_chunk_follows_earlier_requests_of_its_sequence(seam):
@@ -78,7 +72,7 @@ def test_chunk_follows_earlier_requests_of_its_sequence(seam):
     call = seam.infer([1, 2], correlation_id=7, flags=START)
     chunk, _ = seam.chunk(VALUES[1:], details=details((7, 0), (7, END)))
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
     assert call.values == doubled([1, 2])
     assert seam.ends.of(chunk) == [doubled(each) for each in VALUES[1:]]
@@ -97,7 +91,7 @@ def test_sequence_may_begin_again_in_the_iteration_that_cancels_it(seam, is_chun
     else:
         again = seam.infer([5, 6], correlation_id=7, flags=START)
     seam.run()
-    finish(seam, instance)
+    seam.finish(instance)
 
     assert first.values == doubled([1, 2])
     assert type(waiting.sink.errors[0]) is CancelledError

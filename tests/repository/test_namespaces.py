@@ -11,7 +11,6 @@ import pytest
 
 from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.serving.engine.client import IndexEntry
-from pytriton.serving.repository.states import DUPLICATE
 from tests.repository.binding import bind, unbind
 from tests.repository.ensemble_files import write_ensemble, write_step
 from tests.repository.scene import CODE, write_code, write_model
@@ -63,17 +62,6 @@ def test_all_models_are_loaded_at_the_start(spaces, folders, caplog):
     assert sorted((plan.namespace, plan.name) for plan in plans) == [(A, "m"), (B, "m"), (B, "n")]
 
 
-def test_without_namespaces_such_models_are_refused(scene, folders):
-    write_model(folders[0])
-    write_model(folders[1])
-    it = scene(*folders[1:], mode="none")
-
-    with pytest.raises(InternalError):
-        it.run(it.models.start())
-
-    assert it.rows() == [IndexEntry("m", "", "UNAVAILABLE", DUPLICATE)]
-
-
 def test_load_and_unload_by_name_concern_all_namespaces(spaces, folders):
     write_model(folders[0])
     write_model(folders[1])
@@ -110,12 +98,6 @@ def test_index_lists_models_by_namespace(spaces, folders):
         IndexEntry("a", namespace=B),
     ]
     assert it.models.index(ready=True) == [IndexEntry("b", "1", "READY", namespace=A)]
-
-
-def test_unknown_model_is_refused_by_its_name(spaces):
-    error = spaces().refusal("nope")
-
-    assert error.message == "failed to load 'nope', failed to poll from model repository"
 
 
 def test_failures_of_all_namespaces_are_in_the_answer(spaces, folders):

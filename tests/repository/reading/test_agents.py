@@ -152,15 +152,6 @@ def write_checked(repository):
     return directory
 
 
-def test_model_is_loaded_if_its_files_match(scene, repository):
-    write_checked(repository)
-    it = scene()
-
-    it.load()
-
-    assert it.rows() == [IndexEntry("m", "1", "READY")]
-
-
 def test_changed_file_refuses_a_load_with_the_reason_in_the_index(scene, repository):
     directory = write_checked(repository)
     write_code(directory)
