@@ -138,27 +138,26 @@ def test_response_cache_that_is_off_is_left_out():
     assert "response_cache" not in _config(response_cache=ResponseCache(enable=False))
 
 
-@pytest.mark.parametrize("levels, default", [(2, 3), (0, 1), (2, -1)])
-def test_default_priority_has_to_be_a_level(levels, default):
-    batcher = DynamicBatcher(priority_levels=levels, default_priority_level=default)
+@pytest.mark.parametrize(
+    "levels, default, level, expected",
+    [
+        (2, 3, 1, "must be between 1 and 2"),
+        (0, 1, None, "must be between 1 and 0"),
+        (2, -1, 1, "must be between 1 and 2"),
+        *(
+            (2, 0, level, f"`priority`={level} provided. The value must be between 1 and 2.")
+            for level in (-1, 0, 3)
+        ),
+        (0, 0, 1, "Provide the `priority_levels`"),
+    ],
+)
+def test_priorities_have_to_be_levels(levels, default, level, expected):
+    policies = None if level is None else {level: QueuePolicy()}
+    batcher = DynamicBatcher(
+        priority_levels=levels, default_priority_level=default, priority_queue_policy=policies
+    )
 
-    with pytest.raises(PyTritonBadParameterError, match=f"must be between 1 and {levels}"):
-        _config(batcher=batcher)
-
-
-@pytest.mark.parametrize("level", [-1, 0, 3])
-def test_priority_of_a_policy_has_to_be_a_level(level):
-    batcher = DynamicBatcher(priority_levels=2, priority_queue_policy={level: QueuePolicy()})
-
-    expected = f"Invalid `priority`={level} provided. The value must be between 1 and 2."
     with pytest.raises(PyTritonBadParameterError, match=expected):
-        _config(batcher=batcher)
-
-
-def test_policies_by_priority_need_levels():
-    batcher = DynamicBatcher(priority_queue_policy={1: QueuePolicy()})
-
-    with pytest.raises(PyTritonBadParameterError, match="Provide the `priority_levels`"):
         _config(batcher=batcher)
 
 

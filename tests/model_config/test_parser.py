@@ -26,36 +26,30 @@ def test_smallest_config():
     assert _parse() == TritonModelConfig("m", max_batch_size=0, batching=False)
 
 
+def protobuf_message():
+    message = ModelConfigGenerator(full_config()).get_config()
+    return json_format.ParseDict(message, model_config_pb2.ModelConfig())
+
+
 def test_generated_config_is_read_back():
     message = ModelConfigGenerator(full_config()).get_config()
 
     assert ModelConfigParser.from_dict(message) == full_config()
 
 
-def test_numbers_that_came_as_text_are_read(tmp_path):
-    message = json_format.MessageToJson(
-        json_format.ParseDict(
-            ModelConfigGenerator(full_config()).get_config(), model_config_pb2.ModelConfig()
-        ),
-        preserving_proto_field_name=True,
-    )
+def test_numbers_that_came_as_text_are_read():
+    message = json_format.MessageToJson(protobuf_message(), preserving_proto_field_name=True)
 
     assert '"dims": [\n        "1",\n        "-1"' in message
     assert ModelConfigParser.from_dict(json.loads(message)) == full_config()
 
 
-def test_our_own_file_is_read_back(tmp_path):
-    ModelConfigGenerator(full_config()).to_file(tmp_path / "config.pbtxt")
-
-    assert ModelConfigParser.from_file(config_path=tmp_path / "config.pbtxt") == full_config()
-
-
-def test_file_that_protobuf_wrote_is_read(tmp_path):
-    message = json_format.ParseDict(
-        ModelConfigGenerator(full_config()).get_config(), model_config_pb2.ModelConfig()
-    )
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_our_own_file_and_one_that_protobuf_wrote_are_read_back(tmp_path, is_ours):
     path = tmp_path / "config.pbtxt"
-    path.write_text(protobuf_text_format.MessageToString(message))
+    ModelConfigGenerator(full_config()).to_file(path)
+    if not is_ours:
+        path.write_text(protobuf_text_format.MessageToString(protobuf_message()))
 
     assert ModelConfigParser.from_file(config_path=path) == full_config()
 

@@ -38,18 +38,24 @@ def test_tensor_keeps_the_numpy_type_of_its_dtype(dtype, expected):
     assert Tensor(shape=(1,), dtype=dtype).dtype is expected
 
 
+NO_TYPE = "that Triton has a type for, got "
+NO_SHAPE = "sequence of integers, got"
+NO_SIZES = "positive or -1, got shape"
+
+
 @pytest.mark.parametrize(
-    "dtype",
-    [None, "float31", np.complex64, "datetime64[s]", np.dtype([("a", "f4")])],
+    "shape, dtype, text",
+    [
+        *(((1,), dtype, NO_TYPE) for dtype in (None, "float31", np.complex64, "datetime64[s]")),
+        ((1,), np.dtype([("a", "f4")]), NO_TYPE),
+        ((1,), np.complex128, r"got <class 'numpy\.complex128'>"),
+        *((shape, np.float32, NO_SHAPE) for shape in (3, ("a",), (1.5,), None)),
+        *((shape, np.float32, NO_SIZES) for shape in ((0,), (1, -2))),
+    ],
 )
-def test_tensor_refuses_a_dtype_without_triton_type(dtype):
-    with pytest.raises(PyTritonValidationError, match="that Triton has a type for, got "):
-        Tensor(shape=(1,), dtype=dtype)
-
-
-def test_tensor_names_the_dtype_that_it_refuses():
-    with pytest.raises(PyTritonValidationError, match=r"got <class 'numpy\.complex128'>"):
-        Tensor(shape=(1,), dtype=np.complex128)
+def test_tensor_refuses_a_dtype_without_triton_type_and_what_is_no_shape(shape, dtype, text):
+    with pytest.raises(PyTritonValidationError, match=text):
+        Tensor(shape=shape, dtype=dtype)
 
 
 @pytest.mark.parametrize(
@@ -75,18 +81,6 @@ def test_tensor_takes_shape_and_dtype_first():
 @pytest.mark.parametrize("shape", [(-1, 3), [-1, 3], (np.int64(-1), np.int64(3))])
 def test_tensor_keeps_its_shape_as_a_tuple(shape):
     assert Tensor(shape=shape, dtype=np.float32).shape == (-1, 3)
-
-
-@pytest.mark.parametrize("shape", [3, ("a",), (1.5,), None])
-def test_tensor_refuses_a_shape_that_is_no_sequence_of_integers(shape):
-    with pytest.raises(PyTritonValidationError, match="sequence of integers, got"):
-        Tensor(shape=shape, dtype=np.float32)
-
-
-@pytest.mark.parametrize("shape", [(0,), (1, -2)])
-def test_tensor_refuses_sizes_that_cannot_be(shape):
-    with pytest.raises(PyTritonValidationError, match="positive or -1, got shape"):
-        Tensor(shape=shape, dtype=np.float32)
 
 
 def test_tensor_cannot_be_changed():

@@ -69,12 +69,8 @@ def test_model_with_fixed_shapes_does_not_batch():
 def test_batch_dimension_alone_becomes_one_dimension_that_is_reshaped():
     (entry,) = completed({}, VECTORS)["input"]
 
-    assert entry == {
-        "name": "x",
-        "data_type": "TYPE_FP32",
-        "dims": [1],
-        "reshape": {"shape": []},
-    }
+    reshaped = {"dims": [1], "reshape": {"shape": []}}
+    assert entry == {"name": "x", "data_type": "TYPE_FP32", **reshaped}
 
 
 def test_vector_without_batching_has_its_full_shape():

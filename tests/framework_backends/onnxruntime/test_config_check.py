@@ -219,18 +219,8 @@ def test_shape_of_a_batch_output_is_not_compared():
     [
         ("start", START, "TYPE_FP32", None),
         ("id", CORRID, "TYPE_UINT64", None),
-        (
-            "start",
-            START,
-            "TYPE_INT32",
-            "TYPE_FP32",
-        ),
-        (
-            "id",
-            CORRID,
-            "TYPE_INT32",
-            "TYPE_UINT64",
-        ),
+        ("start", START, "TYPE_INT32", "TYPE_FP32"),
+        ("id", CORRID, "TYPE_INT32", "TYPE_UINT64"),
     ],
 )
 def test_control_inputs_have_the_type_of_the_model(name, control, data_type, wanted):

@@ -9,37 +9,20 @@ import functools
 from pytriton.runtime.executor.worker import InstanceUnavailableError, Recovery
 from pytriton.serving.engine.model import Model, VersionState
 from pytriton.serving.repository.loading.instance_scaler import FIRST_RETRY_S, ScalingSettings
-from pytriton.serving.repository.loading.plans import InstancePlan
 from pytriton.serving.repository.loading.python_version import PythonVersion
 from pytriton.testing import FakeClock
 from tests.e2e.waiting import DEADLINE_S
-from tests.fakes import FakeInstance, RecordingSink, inference, model_spec
+from tests.fakes import RecordingSink, inference, model_spec
+from tests.repository.loading.fake_workers import FakeWorker, plan, turn
 
 SETTINGS = ScalingSettings(minimum=1, maximum=4, up_after_s=2.0, down_after_s=120.0)
 
 
-class FakeWorker(FakeInstance):
-    """An instance with a process, which ends when the test says so."""
-
-    has_ready_check = False
-    is_to_blame = True
-    node = "node-a"
-    pid = 7
-    concurrency = 1
-
-    def __init__(self, name, loop):
-        super().__init__(name, None)
-        self.ended = loop.create_future()
-
-    def set_events(self, events):
-        self._events = events
+class EndingWorker(FakeWorker):
+    """Its process ends as soon as it is stopped."""
 
     def stop(self):
         super().stop()
-        self.ended.set_result(None)
-
-    def crash(self):
-        self.die()
         self.ended.set_result(None)
 
 
@@ -75,7 +58,7 @@ class Rig:
             raise
         if self.start_error is not None:
             raise self.start_error
-        worker = FakeWorker(plan.name, self.loop)
+        worker = EndingWorker(plan.name, self.loop)
         self.workers.append(worker)
         return worker
 
@@ -112,10 +95,6 @@ class Rig:
         return statistics.scale_ups, statistics.scale_downs
 
 
-def plan(index):
-    return InstancePlan(name=f"m_0_{index}", kind="CPU")
-
-
 def on_loop(test):
     """Runs a test's coroutine with a rig."""
 
@@ -134,12 +113,6 @@ def on_loop(test):
 
     del run.__wrapped__  # pytest would see the argument
     return run
-
-
-async def turn():
-    """Let the loop do what is due."""
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 @on_loop

@@ -20,35 +20,13 @@ from pytriton.runtime.executor.worker import (
 )
 from pytriton.serving.engine.model import Model, VersionState
 from pytriton.serving.repository.loading import python_version
-from pytriton.serving.repository.loading import python_version as module
-from pytriton.serving.repository.loading.plans import InstancePlan, LoadTimeoutError
+from pytriton.serving.repository.loading.plans import LoadTimeoutError
 from pytriton.serving.repository.loading.python_version import PythonVersion, Restart, RestartPolicy
 from tests.e2e.waiting import DEADLINE_S
-from tests.fakes import FakeInstance, RecordingSink, inference, model_spec
+from tests.fakes import RecordingSink, inference, model_spec
+from tests.repository.loading.fake_workers import FakeWorker, plan, turn
 
 NOW_NS = 1
-
-
-class FakeWorker(FakeInstance):
-    """An instance with a process, which ends when the test says so."""
-
-    has_ready_check = False
-    is_to_blame = True
-    node = "node-a"
-    pid = 7
-
-    def __init__(self, name, loop):
-        super().__init__(name, None)
-        self.is_stopped = False
-        self.ended = loop.create_future()
-
-    def set_events(self, events):
-        self._events = events
-
-    def stop(self):
-        self.is_stopped = True
-        if self._events is not None:
-            super().stop()
 
 
 class Rig:
@@ -90,10 +68,6 @@ class Rig:
         return sink
 
 
-def plan(index):
-    return InstancePlan(name=f"m_0_{index}", kind="CPU")
-
-
 def without_rig(test):
     whole = inspect.signature(test)
     return whole.replace(parameters=list(whole.parameters.values())[1:])
@@ -113,12 +87,6 @@ def on_loop(test):
     del run.__wrapped__  # pytest would see the argument
     run.__signature__ = without_rig(test)
     return run
-
-
-async def turn():
-    """Let the loop do what is due."""
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 @on_loop
@@ -161,8 +129,7 @@ async def test_model_is_not_ready_from_the_loss_of_an_instance_until_its_replace
 @on_loop
 async def test_stop_answers_what_waits_for_a_replacement(rig):
     await rig.begin()
-    rig.workers[0].die()
-    rig.workers[0].ended.set_result(None)
+    rig.workers[0].crash()
     sink = rig.submit()
     await turn()
 
@@ -178,8 +145,7 @@ async def test_stop_waits_for_the_process_that_started_after_its_version_was_giv
     await rig.begin()
     late = asyncio.ensure_future(rig.version.add(plan(1)))
     await turn()
-    rig.workers[0].die()
-    rig.workers[0].ended.set_result(None)
+    rig.workers[0].crash()
     await turn()
     assert rig.model.state is VersionState.UNAVAILABLE
 
@@ -246,7 +212,7 @@ async def test_failed_start_that_is_not_the_models_fault_never_gives_it_up(rig, 
 
 @on_loop
 async def test_requests_do_not_wait_for_ever_for_a_start_that_lacks_resources(rig, monkeypatch):
-    monkeypatch.setattr(module, "FAILED_START_WAIT_S", 0.0)
+    monkeypatch.setattr(python_version, "FAILED_START_WAIT_S", 0.0)
     rig.version._policy = LatePolicy()
     await rig.begin()
     rig.start_errors = [ResourceLackError("the server has no processes left")]
@@ -287,8 +253,7 @@ async def test_lost_instance_is_started_at_once_when_its_cluster_has_recovered(
     await rig.begin()
     rig.gate.set()
     rig.workers[0].is_to_blame = is_to_blame
-    rig.workers[0].die()
-    rig.workers[0].ended.set_result(None)
+    rig.workers[0].crash()
     await turn()
     before = len(rig.workers)
     rig.recovery.announce()
@@ -310,8 +275,7 @@ async def test_start_that_fails_again_after_a_recovery_waits_as_before(rig):
     rig.gate.set()
     rig.start_errors = [InstanceUnavailableError("no node has a free GPU")]
     rig.workers[0].is_to_blame = False
-    rig.workers[0].die()
-    rig.workers[0].ended.set_result(None)
+    rig.workers[0].crash()
     await turn()
     rig.recovery.announce()
     await turn()
@@ -353,8 +317,7 @@ async def test_start_that_fails_as_before_is_logged_once(rig, caplog):
 async def test_replacement_that_fails_while_the_version_is_stopped_is_not_tried_again(rig, turns):
     rig.version._restart_timeout_s = DEADLINE_S
     await rig.begin()
-    rig.workers[0].die()
-    rig.workers[0].ended.set_result(None)
+    rig.workers[0].crash()
     await turn()
     rig.start_errors = [InternalError("no")]
     rig.gate.set()
