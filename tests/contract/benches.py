@@ -65,12 +65,16 @@ COUPLED = {"plain": _plain, "batch": _batch, "coroutine": _coroutine}
 DECOUPLED = {"generator": _generator, "async generator": _async_generator}
 
 
-def added_names(sequence: SequenceBatcher | None) -> list[str]:
-    """The inputs that the server adds to a request of a sequence."""
-    if sequence is None:
-        return []
-    controls = [control.name for control in sequence.controls]
-    return controls + [state.input_name for state in sequence.states]
+def labels_of(
+    inputs: list[Tensor], sequence: SequenceBatcher | None, *, batching: bool, **labels: Any
+) -> ModelLabels:
+    """What an instance knows of a model, with what sequences add to its tensors."""
+    names = [spec.name for spec in inputs]
+    if sequence is not None:
+        names += [control.name for control in sequence.controls]
+        names += [state.input_name for state in sequence.states]
+    states = state_names(sequence)
+    return ModelLabels("m", "1", names, batching=batching, state_outputs=states, **labels)
 
 
 def state_names(sequence: SequenceBatcher | None) -> list[str]:
@@ -212,13 +216,7 @@ class Bench(InstanceBench):
         self.bound.prepare(TritonContext())
         self.stops = 0  # how often a callable asked for everything to stop
         sockets, concurrency = self.bound.open_instances(self._on_unrecoverable)
-        labels = ModelLabels(
-            "m",
-            "1",
-            [*(spec.name for spec in inputs), *added_names(config.get("sequence"))],
-            batching=batching,
-            state_outputs=state_names(config.get("sequence")),
-        )
+        labels = labels_of(inputs, config.get("sequence"), batching=batching)
         channel = MemoryChannel(sockets[0], self.memory.arena)
         self.instance = ChannelInstance(
             "m_0_0", labels, channel, self.memory, loop, self, concurrency[0]

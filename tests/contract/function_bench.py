@@ -7,7 +7,6 @@ import logging
 import threading
 
 from pytriton.model_config import ModelConfig, Ray
-from pytriton.runtime.executor.inference import ModelLabels
 from pytriton.runtime.executor.python_instance import PythonInstance
 from pytriton.runtime.executor.worker import LocalWorker
 from pytriton.runtime.functions.ray_model import GivenFunction, RayModel
@@ -17,7 +16,7 @@ from pytriton.runtime.transport.frames import Initialize
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.worker_process.function_worker import FunctionWorker
-from tests.contract.benches import COUPLED, DECOUPLED, InstanceBench, added_names, state_names
+from tests.contract.benches import COUPLED, DECOUPLED, InstanceBench, labels_of
 from tests.contract.worker_bench import LoggingServices
 
 # How a function of one request becomes a callable, and whether that is decoupled.
@@ -84,14 +83,7 @@ class FunctionBench(InstanceBench):
         self._thread.worker._end_unrecoverably = self._on_unrecoverable
         self.far_channel = self._thread.channel
         worker = LocalWorker("m_0_0", 0, (channel, fork_socket), lambda: None, exited)
-        sequence = config.get("sequence")
-        labels = ModelLabels(
-            "m",
-            "1",
-            [*(spec.name for spec in inputs), *added_names(sequence)],
-            batching=batching,
-            state_outputs=state_names(sequence),
-        )
+        labels = labels_of(inputs, config.get("sequence"), batching=batching)
         self.instance = PythonInstance(worker, labels, self.memory, loop, self, LoggingServices())
         frame = Initialize(
             "",

@@ -249,7 +249,8 @@ def test_cancelled_stream_ends_its_generator_and_is_answered_once(serve):
     assert bench.until(lambda: bench.instance.is_idle)
 
 
-def test_stream_that_waits_for_credit_can_be_cancelled(serve):
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["cancelled", "stopped"])
+def test_stream_that_waits_for_credit_is_closed_when_it_ends(serve, is_stopped):
     ended = threading.Event()
 
     def steps(requests):
@@ -262,40 +263,32 @@ def test_stream_that_waits_for_credit_can_be_cancelled(serve):
     (call,) = bench.execute(number(ENDLESS))
     call.takes = False
     assert bench.until(lambda: len(call.responses) == 1)
-    bench.instance.cancel(call.inference)
+    if is_stopped:
+        bench.instance.stop()
+    else:
+        bench.instance.cancel(call.inference)
 
     assert bench.until(lambda: call.is_over and ended.is_set())
+    assert ("the model was unloaded" in call.error) is is_stopped
 
 
-def test_one_request_of_a_batch_can_be_cancelled(serve):
+@pytest.mark.parametrize("takes", [True, False], ids=["at once", "when it holds the batch up"])
+def test_one_request_of_a_batch_can_be_cancelled(serve, takes):
     def steps(requests):
         for value in range(200):
             yield answers(requests, value)
 
     bench = serve(steps, max_batch_size=2)
     stays, goes = bench.execute(number(0), number(0))
+    if not takes:
+        goes.takes = False
+        assert bench.until(lambda: len(goes.responses) == 1)
+        assert not stays.is_over
     bench.instance.cancel(goes.inference)
     assert bench.until(lambda: stays.is_over and goes.is_over)
 
     assert values(stays) == list(range(200))
     assert goes.error == ""
-
-
-def test_batch_goes_on_when_the_client_that_held_it_up_leaves(serve):
-    def steps(requests):
-        for value in range(200):
-            yield answers(requests, value)
-
-    bench = serve(steps, max_batch_size=2)
-    stays, goes = bench.execute(number(0), number(0))
-    goes.takes = False
-    assert bench.until(lambda: len(goes.responses) == 1)
-    assert not stays.is_over
-
-    bench.instance.cancel(goes.inference)
-    assert bench.until(lambda: stays.is_over and goes.is_over)
-
-    assert values(stays) == list(range(200))
 
 
 def test_cancelled_request_of_a_batch_hears_while_the_others_wait(serve):
@@ -339,24 +332,6 @@ def test_generator_that_raises_when_closed_harms_no_other(serve, caplog):
 
     assert values(other) == [0, 1, 2]
     assert bench.until(lambda: "when it was closed: KeyError" in caplog.text)
-
-
-def test_stop_closes_generators(serve):
-    ended = threading.Event()
-
-    def steps(requests):
-        try:
-            yield from count_up(requests)
-        finally:
-            ended.set()
-
-    bench = serve(steps)
-    (call,) = bench.execute(number(ENDLESS))
-    assert bench.until(lambda: call.responses)
-    bench.instance.stop()
-
-    assert "the model was unloaded" in call.error
-    assert bench.until(ended.is_set)
 
 
 def test_unrecoverable_error_half_way_asks_for_the_end(serve, caplog):

@@ -6,10 +6,8 @@ from __future__ import annotations
 import functools
 import logging
 import pathlib
-import socket
 import threading
 
-from pytriton.runtime.executor.inference import ModelLabels
 from pytriton.runtime.executor.python_instance import PythonInstance
 from pytriton.runtime.executor.remote.instance_port import InstancePort, RemoteLink
 from pytriton.runtime.executor.remote.remote_launcher import RemoteWorker
@@ -22,9 +20,10 @@ from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import Initialize
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
-from pytriton.runtime.transport.stream_channel import StreamChannel, tune_stream
-from tests.contract.benches import InstanceBench, added_names, state_names
+from pytriton.runtime.transport.stream_channel import StreamChannel
+from tests.contract.benches import InstanceBench, labels_of, state_names
 from tests.contract.worker_models import FUNCTIONS
+from tests.transport.tcp import tcp_pair
 
 _FILES = pathlib.Path(__file__).parent / "model_files" / "1"
 # The model's file, and whether it is decoupled.
@@ -90,16 +89,6 @@ class EndedWith:
         """Do nothing: the connection is cut, which ends the thread."""
 
 
-def tcp_pair():
-    """Two connected sockets of TCP."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        ours = socket.create_connection(listener.getsockname())
-        theirs, _ = listener.accept()
-    for sock in (ours, theirs):
-        tune_stream(sock)
-    return ours, theirs
-
-
 class WorkerBench(InstanceBench):
     """A model of the Python backend."""
 
@@ -125,14 +114,7 @@ class WorkerBench(InstanceBench):
         filename, is_decoupled = {**WORKERS, **STREAMS}[kind]
         worker = self._start_remote() if self.is_remote else self._start_local()
         self.far_channel = self._thread.channel
-        labels = ModelLabels(
-            "m",
-            "1",
-            [*(spec.name for spec in inputs), *added_names(sequence)],
-            batching=batching,
-            is_model_file=True,
-            state_outputs=state_names(sequence),
-        )
+        labels = labels_of(inputs, sequence, batching=batching, is_model_file=True)
         self.instance = PythonInstance(worker, labels, self.memory, loop, self, LoggingServices())
         FUNCTIONS[str(id(self))] = function
         frame = Initialize(

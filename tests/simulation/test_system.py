@@ -553,33 +553,27 @@ def test_exception_of_the_main_thread_is_status_one(system, capsys):
     assert system.os.waitpid(pid, 0) == (pid, 1 << 8)
 
 
-def test_exit_ends_all_threads_of_a_process(system):
-    def exit_beside_a_thread():
-        system.in_thread(lambda: system.time.sleep(3600))
-        system.os._exit(4)
-
-    pid = system.start(exit_beside_a_thread)
-
-    assert system.os.waitpid(pid, 0) == (pid, 4 << 8)
+def exit_beside_a_thread(system):
+    system.in_thread(lambda: system.time.sleep(3600))
+    system.os._exit(4)
 
 
-def test_exit_of_another_thread_ends_the_process(system):
-    def exit_in_a_thread():
-        system.in_thread(end_with(system, 6)).join()
-
-    pid = system.start(exit_in_a_thread)
-
-    assert system.os.waitpid(pid, 0) == (pid, 6 << 8)
+def exit_in_a_thread(system):
+    system.in_thread(end_with(system, 6)).join()
 
 
-def test_system_exit_of_another_thread_ends_the_thread_only(system):
-    def exit_in_a_thread():
-        system.in_thread(lambda: sys.exit(6)).join()
-        system.os._exit(2)
+def leave_a_thread(system):
+    system.in_thread(lambda: sys.exit(6)).join()
+    system.os._exit(2)
 
-    pid = system.start(exit_in_a_thread)
 
-    assert system.os.waitpid(pid, 0) == (pid, 2 << 8)
+@pytest.mark.parametrize(
+    "main, status", [(exit_beside_a_thread, 4), (exit_in_a_thread, 6), (leave_a_thread, 2)]
+)
+def test_exit_ends_all_threads_of_a_process_and_system_exit_only_its_own(system, main, status):
+    pid = system.start(lambda: main(system))
+
+    assert system.os.waitpid(pid, 0) == (pid, status << 8)
 
 
 def test_process_descriptor_is_readable_when_the_process_has_ended(system):
@@ -614,14 +608,6 @@ def test_sockets_of_a_process_have_ended_when_its_descriptor_is_readable(system)
         system.os.close(descriptor)
 
 
-def test_process_descriptor_of_nobody_cannot_be_opened(system):
-    pid = system.start(end_with(system, 0))
-    system.os.waitpid(pid, 0)
-
-    with pytest.raises(ProcessLookupError):
-        system.os.pidfd_open(pid)
-
-
 def test_signal_by_process_descriptor(system):
     pid = system.start(wait_for_ever(system))
     descriptor = system.os.pidfd_open(pid)
@@ -630,6 +616,8 @@ def test_signal_by_process_descriptor(system):
     assert system.os.waitpid(pid, 0) == (pid, signal.SIGKILL)
     with pytest.raises(ProcessLookupError):
         system.signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    with pytest.raises(ProcessLookupError):
+        system.os.pidfd_open(pid)
     system.os.close(descriptor)
 
 
