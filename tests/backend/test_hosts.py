@@ -29,54 +29,37 @@ LONG = "x" * 300_000
 LARGE = [{"x": np.zeros(20_000, np.float32)}]
 
 
-def answers(requests):
-    return LARGE
+def kinds(answer):
+    """Callables of all kinds that answer alike, and whether they are decoupled."""
 
+    async def awaited(requests):
+        return answer(requests)
 
-async def answers_async(requests):
-    return LARGE
+    def stream(requests):
+        yield answer(requests)
 
+    async def awaited_stream(requests):
+        yield answer(requests)
 
-def streams(requests):
-    yield LARGE
-
-
-async def streams_async(requests):
-    yield LARGE
-
-
-LARGE_KINDS = {
-    "plain": (answers, False),
-    "coroutine": (answers_async, False),
-    "generator": (streams, True),
-    "async generator": (streams_async, True),
-}
+    return {
+        "plain": (answer, False),
+        "coroutine": (awaited, False),
+        "generator": (stream, True),
+        "async generator": (awaited_stream, True),
+    }
 
 
 def raises(requests):
     raise ValueError(LONG)
 
 
-async def raises_async(requests):
-    raise ValueError(LONG)
+def refuses(requests):
+    raise InputValueError("input `x`: expected 1 or 2, got 3")
 
 
-def yields(requests):
-    raise ValueError(LONG)
-    yield
-
-
-async def yields_async(requests):
-    raise ValueError(LONG)
-    yield
-
-
-KINDS = {
-    "plain": (raises, False),
-    "coroutine": (raises_async, False),
-    "generator": (yields, True),
-    "async generator": (yields_async, True),
-}
+LARGE_KINDS = kinds(lambda requests: LARGE)
+RAISING = kinds(raises)
+REFUSING = kinds(refuses)
 
 
 @pytest.fixture
@@ -110,10 +93,11 @@ def only_answer(frame):
     return frame
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_answer_without_room_is_an_error_and_the_instance_lives(kind, open_model, monkeypatch):
+@pytest.mark.parametrize("function, is_decoupled", LARGE_KINDS.values(), ids=LARGE_KINDS)
+def test_answer_without_room_is_an_error_and_the_instance_lives(
+    function, is_decoupled, open_model, monkeypatch
+):
     monkeypatch.setattr(bound_model, "Arena", functools.partial(Arena, limit_bytes=0))
-    function, is_decoupled = LARGE_KINDS[kind]
     channel = open_model(function, is_decoupled=is_decoupled)
     for batch in (1, 2):
         channel.send(Execute(batch, [1], []))
@@ -123,10 +107,9 @@ def test_answer_without_room_is_an_error_and_the_instance_lives(kind, open_model
         assert answer.error_code == ErrorCode.UNAVAILABLE
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_long_error_needs_no_shared_memory(kind, open_model, monkeypatch):
+@pytest.mark.parametrize("function, is_decoupled", RAISING.values(), ids=RAISING)
+def test_long_error_needs_no_shared_memory(function, is_decoupled, open_model, monkeypatch):
     monkeypatch.setattr(bound_model, "Arena", functools.partial(Arena, limit_bytes=0))
-    function, is_decoupled = KINDS[kind]
     channel = open_model(function, is_decoupled=is_decoupled)
     channel.send(Execute(1, [1], []))
     answer = only_answer(channel.receive().frame)
@@ -135,33 +118,7 @@ def test_long_error_needs_no_shared_memory(kind, open_model, monkeypatch):
     assert answer.error_code == ErrorCode.INTERNAL
 
 
-def refuses(requests):
-    raise InputValueError("input `x`: expected 1 or 2, got 3")
-
-
-async def refuses_async(requests):
-    refuses(requests)
-
-
-def stream_that_refuses(requests):
-    refuses(requests)
-    yield
-
-
-async def async_stream_that_refuses(requests):
-    refuses(requests)
-    yield
-
-
-REFUSING = [
-    (refuses, False),
-    (refuses_async, False),
-    (stream_that_refuses, True),
-    (async_stream_that_refuses, True),
-]
-
-
-@pytest.mark.parametrize("function, is_decoupled", REFUSING)
+@pytest.mark.parametrize("function, is_decoupled", REFUSING.values(), ids=REFUSING)
 def test_wrong_value_is_the_mistake_of_the_client(function, is_decoupled, open_model, caplog):
     channel = open_model(function, is_decoupled=is_decoupled)
 
