@@ -8,12 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import tritonclient.grpc as triton_grpc
-import tritonclient.http as triton_http
 
-from pytriton.base.dtypes import from_numpy
 from tests.framework_backends.onnxruntime import onnx_models
 from tests.framework_backends.onnxruntime.onnx_models import constant, model, node, tensor
+from tests.framework_backends.served import open_client
 from tests.repository_e2e.server_process import starter
 
 pytestmark = pytest.mark.e2e
@@ -106,36 +104,10 @@ def server(tmp_path_factory):
         yield start(models, flags=flags).await_ready()
 
 
-class Client:
-    """Asks a server over one of the protocols."""
-
-    def __init__(self, library, port):
-        self._library = library
-        self._client = library.InferenceServerClient(f"127.0.0.1:{port}")
-
-    def infer(self, name, settings=None, **arrays):
-        tensors = []
-        for key, array in arrays.items():
-            each = self._library.InferInput(key, array.shape, from_numpy(array.dtype).name)
-            each.set_data_from_numpy(array)
-            tensors.append(each)
-        return self._client.infer(name, tensors, **(settings or {}))
-
-    def ask(self, name, **arrays):
-        return self.infer(name, **arrays).as_numpy("y")
-
-    def close(self):
-        self._client.close()
-
-
 @pytest.fixture(params=["http", "grpc"])
 def client(server, request):
-    library, port = triton_http, server.http_port
-    if request.param == "grpc":
-        library, port = triton_grpc, server.grpc_port
-    made = Client(library, port)
-    yield made
-    made.close()
+    with open_client(server, request.param) as client:
+        yield client
 
 
 def row(*values):
@@ -159,20 +131,24 @@ def test_model_without_configuration_is_completed(server):
     assert (group["kind"], group["count"]) == ("KIND_CPU", 2)
 
 
+def ask(client, name, x):
+    return client.infer(name, {"x": x}).as_numpy("y").tolist()
+
+
 def test_requests_are_answered(client):
-    assert client.ask("double", x=row(1, 2)).tolist() == [[2, 4]]
-    assert client.ask("double", x=np.ones((6, 2), np.float32)).tolist() == [[2, 2]] * 6
+    assert ask(client, "double", row(1, 2)) == [[2, 4]]
+    assert ask(client, "double", np.ones((6, 2), np.float32)) == [[2, 2]] * 6
 
 
 def test_weights_may_lie_beside_the_model(client):
     array = np.arange(12, dtype=np.float32).reshape(6, 2)
 
-    assert client.ask("external", x=array).tolist() == np.add(array, [10, 20]).tolist()
+    assert ask(client, "external", array) == np.add(array, [10, 20]).tolist()
 
 
 def test_sequences_have_states(client):
     def send(sequence, value, **flags):
-        result = client.infer("counter", {"sequence_id": sequence, **flags}, x=row(value))
+        result = client.infer("counter", {"x": row(value)}, sequence_id=sequence, **flags)
         assert result.as_numpy("next") is None
         return result.as_numpy("y").item()
 
@@ -191,13 +167,10 @@ def test_sequences_have_states(client):
 def test_requests_share_a_batch(server, lengths):
     """The model waits for the second request, then runs at once."""
 
-    def ask(length):
-        own = Client(triton_http, server.http_port)
-        try:
-            result = own.infer("ragged", x=np.ones((1, length), np.float32))
+    def ask_for(length):
+        with open_client(server) as own:
+            result = own.infer("ragged", {"x": np.ones((1, length), np.float32)})
             return [result.as_numpy(name).tolist() for name in ("y", "z")]
-        finally:
-            own.close()
 
     def counts():
         (entry,) = server.get("/v2/models/ragged/stats").json["model_stats"]
@@ -205,7 +178,7 @@ def test_requests_share_a_batch(server, lengths):
 
     before = counts()
     with ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(ask, lengths))
+        answers = list(pool.map(ask_for, lengths))
 
     assert answers == [[[[-1] * length], [[length]]] for length in lengths]
     assert np.subtract(counts(), before).tolist() == [2, 1]

@@ -8,11 +8,8 @@ import warnings
 
 import numpy as np
 import pytest
-import tritonclient.grpc as triton_grpc
-import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
-from pytriton.base.dtypes import from_numpy
 from tests.e2e.waiting import eventually
 from tests.framework_backends.pytorch.torch_models import (
     config,
@@ -20,6 +17,7 @@ from tests.framework_backends.pytorch.torch_models import (
     parameters,
     script,
 )
+from tests.framework_backends.served import open_client
 from tests.repository_e2e.model_files import write_model
 from tests.repository_e2e.server_process import starter
 
@@ -90,33 +88,10 @@ def server(tmp_path_factory):
         yield start(models, flags=flags).await_ready()
 
 
-class Client:
-    """Asks a server over one of the protocols."""
-
-    def __init__(self, library, port):
-        self._library = library
-        self._client = library.InferenceServerClient(f"127.0.0.1:{port}")
-
-    def infer(self, name, arrays, **settings):
-        tensors = []
-        for key, array in arrays.items():
-            each = self._library.InferInput(key, array.shape, from_numpy(array.dtype).name)
-            each.set_data_from_numpy(array)
-            tensors.append(each)
-        return self._client.infer(name, tensors, **settings)
-
-    def close(self):
-        self._client.close()
-
-
 @pytest.fixture(params=["http", "grpc"])
 def client(server, request):
-    library, port = triton_http, server.http_port
-    if request.param == "grpc":
-        library, port = triton_grpc, server.grpc_port
-    made = Client(library, port)
-    yield made
-    made.close()
+    with open_client(server, request.param) as client:
+        yield client
 
 
 def row(*values):
