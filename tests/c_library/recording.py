@@ -11,7 +11,6 @@ COMPARED = {"requests": (), "servers": (SECOND_MODELS,), "traces": ()}
 
 
 def recorded(name: str) -> str:
-    """What a program printed with the real library."""
     return (RECORDINGS / f"{name}.txt").read_text()
 
 
@@ -21,7 +20,6 @@ def real_print(name: str) -> str:
 
 
 def main() -> None:
-    """Record all programs."""
     RECORDINGS.mkdir(exist_ok=True)
     for name in COMPARED:
         (RECORDINGS / f"{name}.txt").write_text(real_print(name))

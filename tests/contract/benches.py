@@ -104,12 +104,10 @@ class Call:
 
     @property
     def ended_well(self) -> bool:
-        """Whether the call ended without an error."""
         return self.is_over and not self._sink.errors
 
     @property
     def error(self) -> str:
-        """The text of the error that ended the call."""
         assert self._sink.final_count == 1
         (only,) = self._sink.errors
         return only.message

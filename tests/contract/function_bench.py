@@ -56,8 +56,6 @@ class FunctionThread(threading.Thread):
 
 
 class FunctionBench(InstanceBench):
-    """A bound function that its worker imports."""
-
     raised_log = "model 'm': "
     lost_error = "Stub process 'm_0_0' is not healthy. "
     lost_reasons = ("exited with code 0", "it closed its connection")

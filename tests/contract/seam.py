@@ -164,7 +164,6 @@ class Call:
 
     @property
     def response(self) -> Any:
-        """The only response, which ended it."""
         assert (self.sink.errors, self.sink.final_count) == ([], 1)
         (only,) = self.sink.responses
         return only
@@ -382,7 +381,6 @@ class Seam:
             self.loop.run()
 
     def finish(self, *instances: Any) -> None:
-        """Answer everything."""
         while any(instance.running for instance in instances):
             for instance in instances:
                 if instance.running:

@@ -41,8 +41,6 @@ class _Model:
 
 
 class PlainModel(_Model):
-    """Returns its responses."""
-
     def execute(self, requests):
         return [self._answer(request) for request in requests]
 
@@ -141,8 +139,6 @@ class CoroutineStreamModel(_Model):
 
 
 class DecoupledCoroutineModel(_Model):
-    """Sends its responses from a coroutine."""
-
     async def execute(self, requests):
         await asyncio.sleep(0)
         for request in requests:

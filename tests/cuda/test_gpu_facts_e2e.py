@@ -27,8 +27,6 @@ REPOSITORY = {
     "plain": model(code("y = x + 1")),
     "device": model(DEVICE, config(ON_DEVICE)),
     "large": model(code("y = x"), config(NEEDS + "\n" + ON_GPU)),
-    "host": model(code("y = x"), config(NEEDS)),
-    "wrong": model(code("y = x"), config(NEEDS.replace("100", "much"))),
 }
 FLAGS = ["--allow-client-shm=true", "--model-control-mode=explicit", "--metrics-interval-ms=1"]
 FLAGS += [f"--load-model={name}" for name in ("pid", "plain", "device")]
@@ -120,15 +118,3 @@ def test_load_that_does_not_fit_is_refused_before_it_starts(server, client, fact
     client.load_model("large")
     assert client.is_model_ready("large")
     client.unload_model("large")
-
-
-def test_load_is_not_refused_for_instances_on_the_host(client, facts):
-    facts.write_text(json.dumps({"total": 1000 * MIB, "free": 0}))
-    client.load_model("host")
-
-    assert client.is_model_ready("host")
-
-
-def test_parameter_that_is_no_number_is_an_error(client):
-    with pytest.raises(InferenceServerException, match="expected a whole number of MiB above 0"):
-        client.load_model("wrong")

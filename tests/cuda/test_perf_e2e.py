@@ -41,13 +41,7 @@ def perf(server, name, *arguments, protocol="http", **more):
     words = ["-m", name, "-u", f"127.0.0.1:{port}", "-i", protocol, *arguments]
     words += ["--request-count", "40", "--no-progress"]
     return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytriton",
-            "perf",
-            *words,
-        ],
+        [sys.executable, "-m", "pytriton", "perf", *words],
         env=environment(**more),
         capture_output=True,
         text=True,

@@ -142,17 +142,14 @@ class WorkerRig:
         return self.inferences[0].batch_id
 
     def say(self, *frames):
-        """The worker says something."""
         for frame in frames:
             self.far.send(frame)
         self.turn()
 
     def hear(self):
-        """The next thing that the worker hears."""
         return self.far.receive().frame
 
     def exit(self, cause):
-        """The process is gone."""
         self.far.close()
         self.exited.set_result(cause)
         self.turn()
@@ -167,7 +164,6 @@ class WorkerRig:
         self.loop.run_until_complete(wait())
 
     def wait_for(self, condition):
-        """Let the loop run until a condition comes true."""
         self.loop.run_until_complete(until(condition))
 
     def close(self):

@@ -21,8 +21,6 @@ FLAGS = ("-std=gnu11", "-Wall", "-Wextra", "-shared", "-fPIC", "-pthread")
 
 @dataclasses.dataclass(frozen=True)
 class Build:
-    """What one library is made of."""
-
     pattern: str
     flags: tuple[str, ...] = ()
 

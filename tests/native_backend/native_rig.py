@@ -51,7 +51,6 @@ def known_backend(name: str) -> str:
 
 
 def config_of(inputs: dict[str, str], outputs: dict[str, str], **fields: Any) -> dict[str, Any]:
-    """A configuration with tensors of these datatypes."""
     return {
         "name": "m",
         "input": [

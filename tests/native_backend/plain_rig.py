@@ -134,7 +134,6 @@ class PlainRig:
     # Functions of the API: each returns its result, or the text of its error.
 
     def call(self, name: str, *arguments: Any) -> str | None:
-        """Call a function that returns an error; its text, or None."""
         error = self._api[f"TRITONBACKEND_{name}"](*arguments)
         if not error:
             return None

@@ -47,8 +47,6 @@ import triton_python_backend_utils as pb_utils
 
 
 class ZygoteRig:
-    """A zygote process."""
-
     def __init__(self, *preload):
         ours, theirs = stream_pair()
         ours.settimeout(DEADLINE_S)
@@ -119,13 +117,11 @@ class Peer:
         return not select.select([self.channel.fileno()], [], [], seconds)[0]
 
     def reply(self, call, arrays=None, **fields):
-        """Answer an inference that the worker asked for."""
         payload = self.channel.payload()
         refs = None if arrays is None else place_all(payload, arrays)
         self.say(InferReply(call, refs, **fields), payload)
 
     def serve(self, call, value=None, error=None):
-        """Answer a call of a service."""
         self.say(ServiceReply(call, value, error))
 
     def close(self):
@@ -165,7 +161,6 @@ class WorkerRig(Peer):
         self.say(Initialize(str(self.path), package, arguments, outputs, **fields))
 
     def initialized(self) -> Initialized:
-        """What the worker says of its model."""
         return self.hear(Initialized).frame
 
     def start(self):
@@ -226,7 +221,6 @@ class WorkerRig(Peer):
         return self.zygote.wait(self.pid)
 
     def log(self):
-        """The text of all log lines so far."""
         return "\n".join(line.message for line in self.lines)
 
     def close(self):

@@ -166,7 +166,6 @@ class Simulation:
             self.refuse(made)
 
     def finish(self) -> None:
-        """Make no new calls, and let everybody go on as far as they can."""
         has_moved = True
         while has_moved:
             self.dispatch()

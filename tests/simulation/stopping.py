@@ -51,7 +51,6 @@ class StopPlan:
 
     @property
     def settings(self) -> dict[str, int]:
-        """Settings of the server."""
         settings = {"exit_timeout_secs": self.timeout_s}
         if self.grace_s:
             settings["exit_grace_secs"] = self.grace_s
@@ -64,7 +63,6 @@ class StopPlan:
 
     @property
     def longest_s(self) -> float:
-        """How long the stop may take."""
         if self.how is How.KILL:
             return _AFTER_KILL_S
         return self.finishes_s + _MARGIN_S
@@ -103,7 +101,6 @@ class Stop:
         self._ended_ns = 0
 
     def schedule(self) -> None:
-        """Let it happen, from now on."""
         self._machine.call_later(round(self.plan.at_s * SECOND_NS), self._begin)
 
     @property

@@ -34,8 +34,6 @@ from tests.simulation.threads import Future, SimpleQueue, Threading, ThreadPool
 
 
 class Secrets(StandIn):
-    """Secrets that the seed decides."""
-
     def token_bytes(self, size: int = 32) -> bytes:
         random = self.machine.random_of(f"secret {self.machine.next_number()}")
         return bytes(int(random.random() * 256) for _ in range(size))

@@ -144,7 +144,6 @@ class System(types.SimpleNamespace):
         return count
 
     def in_thread(self, work: Callable[[], object]) -> Any:
-        """Start a thread."""
         thread = self.threading.Thread(target=work, daemon=True)
         thread.start()
         return thread

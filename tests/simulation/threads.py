@@ -66,8 +66,6 @@ class Lock:
 
 
 class ReentrantLock:
-    """As `threading.RLock`."""
-
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._lock = Lock(machine)
@@ -200,8 +198,6 @@ class Condition:
 
 
 class ThreadEvent:
-    """As `threading.Event`."""
-
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._waiters = Waiters(machine)
@@ -263,8 +259,6 @@ def start_thread(machine: Machine, target: Callable[[], object], name: str = "")
 
 
 class Thread:
-    """As `threading.Thread`."""
-
     machine: Machine  # of a subclass that belongs to a machine
 
     def __init__(
@@ -356,8 +350,6 @@ class Threading(StandIn):
 
 
 class SimpleQueue:
-    """As `queue.SimpleQueue`."""
-
     machine: Machine
 
     def __init__(self) -> None:

@@ -49,7 +49,6 @@ class Trio:
             channel.set_blocking(False)
 
     def send(self, value: float) -> None:
-        """The owner sends a block with this value everywhere."""
         array = np.full(COUNT, value, np.float32)
         payload = self.owner.payload()
         block, offset = payload.add([array.tobytes()], array.nbytes)
@@ -85,7 +84,6 @@ class Trio:
                 take_all(channel)
 
     def close(self, *names: str) -> None:
-        """Processes end."""
         for name in names:
             ends = {"owner": [self.owner], "reader": [self.reader]}
             for channel in ends.get(name, [self.from_owner, self.to_reader]):

@@ -39,7 +39,6 @@ def constant(name, values):
 
 
 def model(nodes, inputs, outputs, constants=()):
-    """A model of these nodes."""
     graph = helper.make_graph(nodes, "graph", inputs, outputs, list(constants))
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
