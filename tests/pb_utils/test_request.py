@@ -302,6 +302,15 @@ def test_async_exec_begins_at_once(runtime):
     asyncio.run(infer())
 
 
+def test_async_exec_raises_where_it_is_awaited():
+    async def infer():
+        awaited = make().async_exec()
+        with pytest.raises(TritonModelException, match="There is no server to call other models"):
+            await awaited
+
+    asyncio.run(infer())
+
+
 def test_cancelled_async_exec_gives_the_call_up(runtime):
     call = runtime.next_call = FakeCall([])
     call.notify = lambda wake: None

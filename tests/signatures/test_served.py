@@ -260,6 +260,23 @@ def test_given_outputs_are_returned_by_name_or_in_order(result):
     assert plain(call(pair, request(a=[1.0]), outputs=outputs)) == [{"x": [1.0], "y": [2.0]}]
 
 
+@pytest.mark.parametrize(
+    "result, problem",
+    [
+        ("x", "wrong returned for output `output`: expected float, got str 'x'"),
+        (None, "wrong returned for output `output`: expected float, got None: is a return missing"),
+    ],
+)
+def test_wrong_result_is_told(result, problem):
+    def wrong(a: float) -> float:
+        return result
+
+    wrong.__qualname__ = "wrong"
+
+    with pytest.raises(ValueError, match=problem):
+        call(wrong, request(a=[1.0]))
+
+
 def test_wrong_record_is_told():
     def wrong(a: float) -> Answer:
         return {"label": "a"} if a else a
