@@ -233,8 +233,7 @@ def test_removed_model_leaves_no_trace_but_its_successor_stays(engine, serve):
 def infer_refused(engine, **fields):
     """The error that a request is refused with."""
     sink = RecordingSink()
-    inference = engine.infer(request(**fields), sink)
-    assert inference.is_over
+    assert engine.infer(request(**fields), sink).is_over
     (error,) = sink.refusals
     return error
 

@@ -86,9 +86,7 @@ def test_request_with_an_identifier_reaches_its_model(engine, add):
     second = add("/b")
     sink = RecordingSink()
 
-    inference = engine.infer(request(model_name="/b::m"), sink)
-
-    assert inference.owner is second
+    assert engine.infer(request(model_name="/b::m"), sink).owner is second
 
 
 def test_name_that_became_ambiguous_is_not_remembered(engine, add):

@@ -149,9 +149,7 @@ def test_higher_priority_goes_first_whoever_sent_it():
 def test_batch_that_is_held_back_runs_with_all_principals():
     queue = Shared(DelayingBatcher(BatcherSpec(max_queue_delay_us=5), 4))
     alice, bob = queue.add("alice", 3), queue.add("bob", 1)
-    batch = queue.take()
-
-    assert set(batch) == {*alice, *bob}
+    assert set(queue.take()) == {*alice, *bob}
 
 
 def test_requests_of_a_lost_instance_go_before_all_principals():

@@ -114,8 +114,7 @@ def test_each_member_of_a_failed_batch_gets_the_error(columns, end):
 
     getattr(scene.instance, end)()
 
-    kinds = {kind for kind, _ in scene.ends.of(chunk)}
-    assert kinds == {"failed"}
+    assert {kind for kind, _ in scene.ends.of(chunk)} == {"failed"}
     assert not scene.model.is_busy
 
 

@@ -35,8 +35,7 @@ def test_failing_case_is_reported_as_small_as_it_can_be():
     with pytest.raises(AssertionError, match="a seven") as failure:
         fuzz("example", 200, some_bytes, refuse_seven)
 
-    text = str(failure.value)
-    assert text.endswith("[\n    b'\\x07',\n]")
+    assert str(failure.value).endswith("[\n    b'\\x07',\n]")
     assert isinstance(failure.value.__cause__, ValueError)
 
 

@@ -129,8 +129,7 @@ def check_config(config: Any, sent: bytes) -> None:
     else:
         assert spec.name == config.name
         assert len(spec.inputs) == len(config.input)
-        document = json.loads(config_to_json(normal))
-        assert document["name"] == config.name
+        assert json.loads(config_to_json(normal))["name"] == config.name
 
 
 DOCUMENTS = tuple(

@@ -187,8 +187,7 @@ def test_colours_can_be_changed(page):
     before = page.run("return getComputedStyle(document.body).backgroundColor")
     page.click("#theme")
 
-    after = page.run("return getComputedStyle(document.body).backgroundColor")
-    assert after != before
+    assert page.run("return getComputedStyle(document.body).backgroundColor") != before
     page.click("#theme")
     assert page.run("return getComputedStyle(document.body).backgroundColor") == before
 

@@ -81,9 +81,7 @@ def test_requests_that_openais_routes_refuse_are_listed(server):
     assert chat(server, {KEY: VALUE}, model="nobody") == 404
     assert chat(server, {"Authorization": f"Bearer {VALUE}"}, n="many") == 400
     wrong = server.of.group(1, model="talk", kind="Invalid argument")
-    unknown = server.of.group(1, kind="Not found")
-
-    assert unknown["example"]["model"] == "nobody"
+    assert server.of.group(1, kind="Not found")["example"]["model"] == "nobody"
     assert wrong["example"]["id"].startswith("req_")
     assert server.of.groups(model="", kind="Forbidden")
     told = json.dumps(server.of.groups())

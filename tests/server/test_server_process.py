@@ -49,8 +49,7 @@ def server():
 
 
 def test_server_starts_and_ends_in_order(server, kind):
-    started = server.start(QUIET, START_TIMEOUT_S)
-    assert started.http_port > 0
+    assert server.start(QUIET, START_TIMEOUT_S).http_port > 0
     assert server.is_alive()
     assert isinstance(server._process, kind)
 

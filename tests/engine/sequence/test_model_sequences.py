@@ -94,9 +94,7 @@ def test_sequence_takes_no_request_after_its_end(sequences):
     one = sequences()
     ask(one, 7, START)
     ask(one, 7, END)
-    sink = ask(one, 7)
-
-    assert [error.message for error in sink.refusals] == [MISSING_START.format(7)]
+    assert [error.message for error in ask(one, 7).refusals] == [MISSING_START.format(7)]
 
 
 def test_number_and_text_are_different_ids(sequences):

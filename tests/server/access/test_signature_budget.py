@@ -50,9 +50,7 @@ class Checks:
 
 def test_wrong_signatures_have_a_part_of_the_time():
     checks = Checks()
-    results = [checks.run() for _ in range(8)]
-
-    assert results == [False] * AT_ONCE + [None] * 3
+    assert [checks.run() for _ in range(8)] == [False] * AT_ONCE + [None] * 3
     assert checks.count == AT_ONCE
 
 
@@ -76,9 +74,7 @@ def test_check_that_took_long_is_paid_for_before_the_next():
 
 def test_right_signatures_take_nothing():
     checks = Checks()
-    right = [checks.run(is_right=True) for _ in range(100)]
-
-    assert right == [True] * 100
+    assert [checks.run(is_right=True) for _ in range(100)] == [True] * 100
     assert checks.run() is False
 
 
@@ -218,5 +214,4 @@ def test_flood_has_one_line_in_the_log_for_what_was_not_looked_at(maker, strange
     with caplog.at_level(logging.WARNING):
         setting.flood(stranger, 50)
 
-    lines = [line for line in caplog.messages if "signature_limit" in line]
-    assert len(lines) == 1
+    assert len([line for line in caplog.messages if "signature_limit" in line]) == 1

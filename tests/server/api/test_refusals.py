@@ -152,9 +152,7 @@ def test_openai_note_has_no_header_but_the_id_of_the_request():
 def test_openai_request_that_the_engine_refuses_is_noted_once():
     service = OpenAIService()
     service.engine.refuse()
-    answer = ask(service, chat())
-
-    assert answer.status == 503
+    assert ask(service, chat()).status == 503
     assert [each.record.count for each in service.engine.failures.listed()] == [1]
 
 

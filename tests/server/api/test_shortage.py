@@ -73,22 +73,16 @@ def test_least_rate_of_who_holds_nothing_is_that_of_everybody():
 
 
 def test_holder_that_moves_nothing_is_late():
-    found = late((0, [holder("a", MIB)]), (0.9, [holder("a", MIB)]))
-
-    assert found == []
+    assert late((0, [holder("a", MIB)]), (0.9, [holder("a", MIB)])) == []
     assert late((0, [holder("a", MIB)]), (1, [holder("a", MIB)])) == ["a"]
 
 
 def test_holder_that_keeps_its_pace_is_not_late():
-    looks = [(now, [holder("a", 60 * MIB, now * MIB)]) for now in range(100)]
-
-    assert late(*looks) == []
+    assert late(*[(now, [holder("a", 60 * MIB, now * MIB)]) for now in range(100)]) == []
 
 
 def test_holder_that_began_anew_has_its_time_again():
-    looks = [(0, [holder("a", MIB, 500)]), (5, [holder("a", MIB, 400)])]
-
-    assert late(*looks) == []
+    assert late(*[(0, [holder("a", MIB, 500)]), (5, [holder("a", MIB, 400)])]) == []
 
 
 def test_who_stands_still_leaves_before_who_reads_slowly_and_holds_more():
@@ -399,8 +393,7 @@ def test_http1_upload_that_trickles_is_refused_when_others_need_its_memory():
     assert TOO_SLOW.encode() in answer.body
     assert budget.used == 0
     assert client.handler.refusals["http_request_time"] == 1
-    again = Client(client.handler).send(body)
-    assert again.statuses() == [200]
+    assert Client(client.handler).send(body).statuses() == [200]
 
 
 def test_http1_upload_that_keeps_its_pace_is_left_alone():

@@ -72,8 +72,7 @@ def test_connection_is_read_again_once_its_client_took_the_answers():
     client.run()
 
     assert client.transport.is_reading
-    headers = [frame for frame in client.sent if frame.kind == frames.HEADERS]
-    assert len(headers) == count
+    assert len([frame for frame in client.sent if frame.kind == frames.HEADERS]) == count
 
 
 @pytest.mark.parametrize("client_reads", [True, False])

@@ -78,9 +78,7 @@ def test_connection_that_cannot_write_ends_alone(client, caplog, monkeypatch):
     monkeypatch.setattr(client.transport, "write", fail)
     for later in client.handler.later[::2]:
         later.answer()
-    bodies = [each.answer(stream_ids[0]).body for each in others]
-
-    assert bodies == [b"later"] * 2
+    assert [each.answer(stream_ids[0]).body for each in others] == [b"later"] * 2
     assert client.transport.is_aborted
     assert client.handler.later[3].events == ["abandon"]
     assert "HTTP output could not be sent" in caplog.text

@@ -87,9 +87,7 @@ def test_incomplete_small_bodies_take_no_more_than_the_budget():
 
         assert used(client) <= 5 * SMALL
 
-    statuses = [client.reply(each).status for each in streams]
-
-    assert statuses == [0] * 5 + [503] * 15
+    assert [client.reply(each).status for each in streams] == [0] * 5 + [503] * 15
 
 
 @pytest.mark.parametrize("is_announced", [True, False])
@@ -133,9 +131,7 @@ def test_many_bodies_of_medium_size_count():
     for _ in range(60):
         streams.append(begin(client, MEDIUM))
         client.send_data(streams[-1], bytes(MEDIUM), end_stream=True)
-    statuses = [client.reply(each).status for each in streams]
-
-    assert statuses == [0] * 50 + [503] * 10
+    assert [client.reply(each).status for each in streams] == [0] * 50 + [503] * 10
 
 
 def test_large_body_is_refused_where_none_is_expected():

@@ -147,9 +147,7 @@ def test_bodies_whose_length_is_not_announced_share_no_head(client):
         client.send(wire)
 
         assert client.answer(stream_id).body == b"POST /a " + body
-    lengths = [each.head.content_length for each in client.handler.requests]
-
-    assert lengths == [3, 3, 5, 0, 4]
+    assert [each.head.content_length for each in client.handler.requests] == [3, 3, 5, 0, 4]
 
 
 def test_head_request_gets_no_body(client):
@@ -406,8 +404,7 @@ def test_client_that_waits_is_told_to_continue(client):
 
     client.send_data(stream_id, b"body", end_stream=True)
 
-    statuses = [each[b":status"] for each in client.reply(stream_id).heads]
-    assert statuses == [b"100", b"200"]
+    assert [each[b":status"] for each in client.reply(stream_id).heads] == [b"100", b"200"]
     assert client.answer(stream_id).body == b"POST /a body"
 
 

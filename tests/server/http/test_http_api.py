@@ -297,9 +297,7 @@ def test_model_that_does_not_support_compression_says_nothing_about_encodings(se
 
 def test_compression_named_twice_is_an_unknown_one(service):
     lines = (b"Content-Encoding: gzip", b"Content-Encoding: identity")
-    answer = ask(service, post(gzip.compress(infer_body(1)), INFER, *lines))
-
-    assert answer.status == 501
+    assert ask(service, post(gzip.compress(infer_body(1)), INFER, *lines)).status == 501
 
 
 def test_bomb_is_refused_before_it_takes_memory():

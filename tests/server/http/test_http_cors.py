@@ -70,9 +70,7 @@ def test_without_settings_a_preflight_is_a_wrong_method():
 
 
 def test_options_request_that_is_no_preflight_is_a_wrong_method():
-    answer = ask(service(), b"OPTIONS /v2 HTTP/1.1\r\nHost: h\r\n\r\n")
-
-    assert answer.status == 405
+    assert ask(service(), b"OPTIONS /v2 HTTP/1.1\r\nHost: h\r\n\r\n").status == 405
 
 
 def test_inference_of_an_allowed_page_is_served_and_readable():

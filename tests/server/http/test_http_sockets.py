@@ -189,12 +189,10 @@ def test_client_that_does_not_read_is_not_served_further(server):
     with server.connect() as sock:
         sock.sendall(get(b"/big") * 200)
         wait_until(lambda: any(it.is_writing_paused for it in server.handler.connections))
-        handled = len(server.handler.requests)
-        assert handled < 100
+        assert len(server.handler.requests) < 100
 
         for _ in range(200):
-            remaining = read_at_least(sock, 1 << 20)
-            assert remaining
+            assert read_at_least(sock, 1 << 20)
     assert len(server.handler.requests) == 200
 
 

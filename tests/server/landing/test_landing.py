@@ -58,9 +58,7 @@ def test_paths_are_answered_by_the_setting(path, accept, statuses):
 
 
 def test_others_than_browsers_get_tritons_answer_for_unknown_paths():
-    answer = ask(service_with("all"), get(b"/double", ANY))
-
-    assert error(answer) == "Not Found"
+    assert error(ask(service_with("all"), get(b"/double", ANY))) == "Not Found"
 
 
 def test_browser_gets_a_page_that_runs_no_foreign_code():
@@ -154,6 +152,4 @@ def test_unknown_path_is_shown_as_text(path):
 
 
 def test_long_path_is_cut():
-    answer = ask(service_with("browsers"), get(b"/" + b"x" * 5000, HTML))
-
-    assert len(answer.body) < 2000
+    assert len(ask(service_with("browsers"), get(b"/" + b"x" * 5000, HTML)).body) < 2000

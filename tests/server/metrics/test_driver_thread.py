@@ -28,9 +28,7 @@ print("ended")
 
 
 def test_answer_is_returned_from_another_thread():
-    name = asyncio.run(call_driver(lambda: threading.current_thread().name))
-
-    assert name == "driver"
+    assert asyncio.run(call_driver(lambda: threading.current_thread().name)) == "driver"
 
 
 def test_error_is_raised():

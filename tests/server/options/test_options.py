@@ -312,9 +312,7 @@ def test_metrics_listen_where_http_does_by_default():
 
 
 def test_body_limit_is_a_flag_with_a_default_for_each_kind_of_server():
-    repository = options_from({}, is_command=True)
-
-    assert repository.limits.http_max_input_bytes == 67108864
+    assert options_from({}, is_command=True).limits.http_max_input_bytes == 67108864
     assert options_from({"http_max_input_size": 5}).limits.http_max_input_bytes == 5
 
 

@@ -61,9 +61,7 @@ def test_everything_that_is_missing_is_told_at_once():
 
 def test_ports_of_this_machine_need_no_encryption():
     places = {"http_address": "127.0.0.1", "grpc_address": "localhost"}
-    options = read(tls_cert=None, tls_key=None, **places)
-
-    assert options.tls is None
+    assert read(tls_cert=None, tls_key=None, **places).tls is None
 
 
 def test_one_port_that_others_reach_needs_encryption():

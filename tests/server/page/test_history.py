@@ -247,8 +247,7 @@ def test_coarse_sample_counts_what_fine_ones_count():
         samples.advance(2)
 
     ((coarse, _),) = (each.values() for each in samples.records("coarse"))
-    fine = [record[1] for record in samples.records()]
-    assert [each[0] for each in fine] == [10] * 5
+    assert [each[0] for each in [record[1] for record in samples.records()]] == [10] * 5
     assert coarse[RATES] == [10, 0, 10]
     # The median of all requests, which no mean of medians is.
     assert 5 < coarse[P50] <= 10
@@ -269,8 +268,7 @@ def test_memory_is_bounded_and_samples_of_many_models_are_further_apart(count):
     assert len(texts["coarse"]) < 200_000 + 1000
     kept = json.loads(texts["coarse"])
     assert kept[-1][0] - kept[0][0] > 3000
-    apart = kept[-1][1]
-    assert apart == (10.0 if count == 10 else pytest.approx(300, rel=0.5))
+    assert kept[-1][1] == (10.0 if count == 10 else pytest.approx(300, rel=0.5))
 
 
 def test_new_samples_follow_those_that_a_page_has():

@@ -46,9 +46,7 @@ def test_last_change_of_each_setting_counts(rounds):
     expected = control.change({})
     for each in rounds:
         expected |= each
-        shown = control.change(each)
-
-        assert shown == expected
+        assert control.change(each) == expected
     assert (told[-1] if told else LogSwitches()) == control.feed.switches
     assert len(told) <= len(rounds)
 

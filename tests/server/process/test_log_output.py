@@ -267,8 +267,7 @@ def test_pipe_without_a_reader_stops_nobody_and_is_used_when_one_comes(open_log,
     seen += os.read(reader, 1 << 16).decode()
     os.close(reader)
 
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 2
     assert texts(seen) == [
         '"2 entries of the log were lost here"',
         '"read"',

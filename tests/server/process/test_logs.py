@@ -98,9 +98,7 @@ def test_iso_line_is_tritons():
 
 def test_message_is_written_as_it_is_where_that_is_asked_for(monkeypatch):
     monkeypatch.setenv(ESCAPE_VARIABLE, "0")
-    line = TritonFormatter().format(record('a "b"\nc'))
-
-    assert line.endswith('model.py:7] a "b"\nc')
+    assert TritonFormatter().format(record('a "b"\nc')).endswith('model.py:7] a "b"\nc')
 
 
 def test_line_names_the_process_and_who_logged_it(log):

@@ -190,9 +190,7 @@ def test_room_is_free_again_when_the_consumer_is_done():
 
 def test_share_is_taken_evenly_and_only_of_the_models():
     choice = ExchangeChoice(["a"], 0.25)
-    taken = [choice.takes("a", 0) for _ in range(8)]
-
-    assert taken == [False, False, False, True] * 2
+    assert [choice.takes("a", 0) for _ in range(8)] == [False, False, False, True] * 2
     assert not choice.takes("b", 0)
 
 

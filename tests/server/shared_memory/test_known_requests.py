@@ -72,8 +72,7 @@ def test_request_is_known_when_it_came_twice(known):
     assert known.find(b"a") is None
     learn(known, times=1)
 
-    found = known.find(b"a")
-    assert found.spec is Model.spec
+    assert known.find(b"a").spec is Model.spec
     assert known.find(b"b") is None
 
 

@@ -48,9 +48,7 @@ def test_object_is_read_and_written_at_offsets(path, kind):
 
 @pytest.mark.parametrize("kind", [LinuxFile, MappedFile])
 def test_read_beyond_the_end_is_short(path, kind):
-    file = kind(os.open(path, os.O_RDWR))
-
-    assert file.read_into(memoryview(bytearray(5)), 6) == 2
+    assert kind(os.open(path, os.O_RDWR)).read_into(memoryview(bytearray(5)), 6) == 2
 
 
 def test_object_that_was_truncated_is_read_short_and_kills_nobody(path):
@@ -187,9 +185,7 @@ print(os.fstat(descriptor).st_size)
 
 
 def test_bus_error_of_other_memory_ends_the_process_as_ever(path):
-    done = run_guarded(path, "print(plain[8192])")
-
-    assert done.returncode == -signal.SIGBUS
+    assert run_guarded(path, "print(plain[8192])").returncode == -signal.SIGBUS
 
 
 def test_bus_error_of_the_other_side_of_a_copy_ends_the_process_as_ever(path):

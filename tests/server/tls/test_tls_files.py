@@ -154,9 +154,7 @@ def test_replaced_files_are_read_once_they_are_settled(certificates):
 
 
 def test_files_are_read_at_once_if_somebody_asks(certificates):
-    files = read(certificates)
-
-    assert not isinstance(files.look(is_asked=True), UnavailableError | None)
+    assert not isinstance(read(certificates).look(is_asked=True), UnavailableError | None)
 
 
 def test_replaced_link_counts_as_change(certificates, tmp_path):

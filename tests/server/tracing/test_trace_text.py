@@ -45,9 +45,7 @@ def test_request_is_written_as_triton_does():
 
 
 def test_request_over_grpc_waits_for_its_message():
-    made = names(facts(protocol="GRPC"))
-
-    assert made[:2] == ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END"]
+    assert names(facts(protocol="GRPC"))[:2] == ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END"]
 
 
 def test_unknown_beginning_is_the_time_when_all_was_there():

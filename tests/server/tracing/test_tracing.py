@@ -147,9 +147,7 @@ def test_request_of_a_client_that_traces_is_traced_under_its_span(tracing, kept)
 
 
 def test_request_whose_client_does_not_sample_is_not_traced(kept):
-    tracing = trace(kept, "rate=1")
-
-    assert begin(tracing, UNSAMPLED) is None
+    assert begin(trace(kept, "rate=1"), UNSAMPLED) is None
 
 
 def test_request_with_a_header_that_cannot_be_read_is_traced_as_sampling_says(kept):

@@ -308,9 +308,7 @@ def test_small_response_at_once_has_the_frames_of_any_other():
     expected = [sent._replace(stream_id=3) for sent in client.output()]
 
     frames_of_response = ResponseFrames(RESPONSE_HEAD, 3, TRAILERS)
-    was_sent = client.connection.send_whole(3, frames_of_response, (b"ab", b"c"))
-
-    assert was_sent
+    assert client.connection.send_whole(3, frames_of_response, (b"ab", b"c"))
     assert client.output() == expected
     assert client.connection.open_streams == 0
 
