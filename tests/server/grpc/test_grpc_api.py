@@ -156,6 +156,8 @@ def test_unreadable_message_is_refused(client):
         ("model-config", "ModelConfig"),
         ("statistics", "ModelStatistics"),
         ("model-repository", "RepositoryIndex"),
+        ("model-repository", "RepositoryModelLoad"),
+        ("model-repository", "RepositoryModelUnload"),
         ("inference", "ModelInfer"),
         ("inference", "ModelStreamInfer"),
         ("shared-memory", "SystemSharedMemoryStatus"),

@@ -86,23 +86,6 @@ def test_repeated_requests_travel_as_columns(scene):
     assert scene.client.connection.http2.open_streams == 0
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_answers_are_those_of_ordinary_requests(scene, rows):
-    message = request(5, 6, rows=rows)
-    ordinary = scene.client.call("ModelInfer", message)
-    scene.finish()
-    scene.learn(message)
-
-    streams = scene.send(message, message)
-
-    assert scene.is_columns == [True, True]
-    scene.finish()
-    expected = [sent[:2] + sent[3:] for sent in scene.client.sent if sent.stream_id == ordinary]
-    for stream_id in streams:
-        got = [sent[:2] + sent[3:] for sent in scene.client.sent if sent.stream_id == stream_id]
-        assert got == expected
-
-
 def test_heads_before_all_data_make_no_difference(scene):
     scene.learn(request())
     streams = [scene.client.open("ModelInfer") for _ in range(3)]
@@ -228,26 +211,6 @@ def test_priorities_and_timeouts_travel_as_columns(scene):
     scene.finish()
 
 
-@pytest.mark.parametrize(
-    "wrong, text",
-    [
-        ({"priority": -1}, "invalid value for 'priority', expected value >= 0."),
-        ({"triton_a": 1}, "parameter keys starting with 'triton_' are reserved for Triton usage"),
-        ({"priority": True}, "invalid value type for 'priority' parameter"),
-    ],
-)
-def test_wrong_parameters_get_their_errors(scene, wrong, text):
-    (name, value), *_ = wrong.items()
-    scene.learn(request(parameters={name.replace("triton", "other"): parameters(x=1)["x"]}))
-
-    streams = scene.send(request(), request(parameters=parameters(**{name: value})), request())
-    scene.finish()
-
-    assert scene.client.response(streams[1]).status == "3"
-    assert text in scene.client.response(streams[1]).text
-    assert values_of(scene, streams[2])["x"] == [2, 2]
-
-
 def random_request(source: random.Random, kind: float) -> bytes:
     """A request of a kind; those of one kind differ in their values and ids.
 
@@ -306,18 +269,6 @@ def test_random_requests_get_the_answers_of_the_ordinary_way(seed):
     assert columns.model.statistics.paths[RequestPath.COLUMNS] > 200
     assert not ordinary.model.statistics.paths[RequestPath.COLUMNS]
     assert not columns.model.is_busy
-
-
-def test_requested_outputs_are_kept(scene):
-    wanted = service_pb2.ModelInferRequest.InferRequestedOutputTensor(name="y")
-    message = request(1, 2, outputs=[wanted])
-    scene.learn(message)
-
-    streams = scene.send(message, message)
-
-    assert scene.is_columns == [True, True]
-    scene.finish()
-    assert [values_of(scene, stream_id) for stream_id in streams] == [{"y": [4, 4]}] * 2
 
 
 def test_models_whose_requests_have_the_same_size_are_kept_apart(scene):

@@ -56,7 +56,3 @@ def test_nothing_changes_with_an_error(client):
     assert GrpcStatus(int(refused.status)) is GrpcStatus.INVALID_ARGUMENT
     assert refused.text == "invalid argument for log_format, got: x"
     assert read(answer(client)) == DEFAULTS
-
-
-def test_file_is_never_changed(client):
-    assert GrpcStatus(int(answer(client, log_file="x").status)) is GrpcStatus.UNIMPLEMENTED

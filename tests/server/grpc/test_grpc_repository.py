@@ -9,7 +9,6 @@ from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.grpc import GrpcStatus
 from pytriton.serving.server.api.authorization import RestrictedGroup
-from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.testing import FakeEventLoop
 from tests.server.control_fakes import ENTRIES, FakeControl
 from tests.server.grpc_fakes import SERVICE, GrpcClient, framed
@@ -207,23 +206,3 @@ def test_server_that_exits_loads_nothing(client, control):
         "Server exiting",
     )
     assert control.calls == []
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_restricted_repository_asks_for_its_header(connect, control, method):
-    client = connect(ServerOptions(grpc_restricted=(GROUP,)))
-
-    response = client.response(client.call(method))
-
-    assert GrpcStatus(int(response.status)) is GrpcStatus.UNAVAILABLE
-    assert response.text == (
-        "This protocol is restricted, expecting header 'triton-grpc-protocol-token'"
-    )
-    assert control.calls == []
-
-
-def test_restricted_repository_opens_with_its_header(connect, control):
-    client = connect(ServerOptions(grpc_restricted=(GROUP,)))
-    client.call("RepositoryModelLoad", load_request(), ("triton-grpc-protocol-token", "secret"))
-
-    assert control.calls == [("load", "m", None, {})]

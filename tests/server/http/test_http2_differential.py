@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import gzip
-import itertools
 import json
 import re
 import zlib
@@ -224,29 +223,6 @@ SECRETS = [
 ]
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("secret", SECRETS, ids=str)
-def test_restricted_api_is_closed_over_http2(method, secret):
-    service = Service(http_restricted=RESTRICTED)
-    for path, spell in itertools.product(PATHS, SPELLINGS):
-        client = Http2Client(service.api)
-        stream_id, wire = client.request(head(spell(path), *secret, method=method))
-        client.send(wire)
-        reply = client.reply(stream_id)
-
-        assert reply.status in (400, 403, 404, 501) or reply.reset is not None, (path, reply)
-    assert service.double.inferences == []
-
-
-def test_restricted_api_opens_over_http2_with_its_header():
-    service = Service(http_restricted=RESTRICTED)
-    client = Http2Client(service.api)
-    for path in PATHS:
-        stream_id = client.get(path, (b"secret", b"sesame"))
-
-        assert client.answer(stream_id).status in (200, 405)
-
-
 def test_head_that_opened_an_api_opens_it_for_no_other_head():
     service = Service(http_restricted=RESTRICTED)
     client = Http2Client(service.api)
@@ -256,16 +232,6 @@ def test_head_that_opened_an_api_opens_it_for_no_other_head():
         statuses.append(client.answer(stream_id).status)
 
     assert statuses == [200, 200, 403, 200, 403]
-
-
-def test_trailer_opens_nothing_over_http2():
-    service = Service(http_restricted=RESTRICTED)
-    client = Http2Client(service.api)
-    stream_id = client.open(head(INFER, method=b"POST"))
-    client.send_data(stream_id, ONE)
-    client.send(client.headers([(b"secret", b"sesame")], stream_id, end_stream=True))
-
-    assert client.answer(stream_id).status == 403
 
 
 def test_targets_are_those_that_http_1_allows():

@@ -133,27 +133,6 @@ def test_columns_are_answered_like_single_requests(dtype, rows):
     assert clients[3].received == single.received
 
 
-def test_columns_share_a_batch():
-    scene = Scene()
-    scene.learn(scene.request(5))
-    before = len(scene.instance.frames)
-
-    scene.send_together(scene.clients(5), [scene.request(5)] * 5)
-
-    assert [frame.rows for frame in scene.instance.frames[before:]] == [[1] * 5]
-
-
-def test_inputs_may_come_in_any_order():
-    scene = Scene()
-    scene.learn(scene.request(5, names="yx"))
-    clients = scene.clients(3)
-
-    scene.send_together(clients, [scene.request(value, names="yx") for value in range(5, 8)])
-    scene.answer()
-
-    assert [outputs(client) for client in clients] == [doubled(value) for value in range(5, 8)]
-
-
 def test_model_without_batch_dimension_is_answered():
     scene = Scene(more="", size=0)
     scene.learn(scene.request(5))
@@ -410,17 +389,6 @@ def test_structures_beyond_the_limit_replace_others(monkeypatch):
     scene.send_together(clients, requests)
     scene.answer()
     assert [outputs(client) for client in clients] == [doubled(5, rows) for rows in range(1, 6)]
-
-
-def test_statistics_count_columns():
-    scene = Scene()
-    scene.learn(scene.request(5))
-    before = scene.model.statistics.success_count
-
-    scene.send_together(scene.clients(4), [scene.request(5)] * 4)
-    scene.answer()
-
-    assert scene.model.statistics.success_count == before + 4
 
 
 @pytest.mark.parametrize("more", ["dynamic_batching {}", "sequence_batching {}"])

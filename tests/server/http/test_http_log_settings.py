@@ -8,7 +8,6 @@ import json
 
 import pytest
 
-from pytriton.serving.server.api.authorization import RestrictedGroup
 from pytriton.serving.server.options.server_options import LogOptions
 from tests.server.http_fakes import get, post
 from tests.server.http_models import Service, ask, error
@@ -85,12 +84,3 @@ def test_nothing_changes_with_an_error(service):
 )
 def test_mistakes_have_a_status(service, body, status):
     assert ask(service, post(body, PATH)).status == status
-
-
-def test_settings_may_be_restricted():
-    group = RestrictedGroup(apis=("logging",), header="token", value="secret")
-    service = Service(http_restricted=(group,))
-
-    assert ask(service, get(PATH)).status == 403
-    assert ask(service, post(b"{}", PATH)).status == 403
-    assert ask(service, get(PATH, b"token: secret")).status == 200

@@ -229,25 +229,6 @@ def test_server_that_exits_loads_nothing(service, path):
     assert service.control.calls == []
 
 
-@pytest.mark.parametrize("path", [INDEX, LOAD, UNLOAD])
-def test_restricted_repository_asks_for_its_header(serve, path):
-    service = serve(http_restricted=(GROUP,))
-
-    answer = ask(service, post(b"", path))
-
-    assert answer.status == 403
-    assert error(answer) == "This API is restricted, expecting header 'token'"
-    assert service.control.calls == []
-
-
-def test_restricted_repository_opens_with_its_header(serve):
-    service = serve(http_restricted=(GROUP,))
-    client = service.connect()
-    client.send(post(b"", LOAD, b"token: secret"))
-
-    assert service.control.calls == [("load", "m", None, {})]
-
-
 def test_tasks_end_with_the_server(service):
     service.connect().send(post(b"", LOAD))
     assert len(service.api.tasks) == 1

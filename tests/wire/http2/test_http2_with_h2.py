@@ -12,8 +12,6 @@ from pytriton.protocol.http2 import (
     DataReceived,
     Http2Connection,
     RequestReceived,
-    StreamReset,
-    TrailersReceived,
     encode_header_block,
 )
 from tests.wire.http2.frame_client import GRPC_HEADERS
@@ -85,17 +83,6 @@ def test_unary_call_makes_the_round_trip(peers):
     assert peers.received_by_client(h2.events.StreamEnded)
 
 
-def test_many_calls_reuse_the_connection(peers):
-    for number in range(200):
-        stream_id = peers.request(b"%d" % number, headers=[*GRPC_HEADERS, ("x-n", str(number % 7))])
-        peers.server.send_response(stream_id, HEAD, (b"%d" % number,), TRAILERS)
-        peers.exchange()
-
-    bodies = [event.data for event in peers.received_by_client(h2.events.DataReceived)]
-    assert bodies == [b"%d" % number for number in range(200)]
-    assert peers.server.open_streams == 0
-
-
 def test_large_bodies_pass_in_both_directions(peers):
     sent = bytes(range(256)) * 16_384
     stream_id = peers.request(end_stream=False)
@@ -124,19 +111,6 @@ def test_large_bodies_pass_in_both_directions(peers):
     assert peers.received_by_client(h2.events.StreamEnded)
 
 
-def test_streams_share_the_window_of_the_connection(peers):
-    streams = [peers.request(b"?") for _ in range(10)]
-    for stream_id in streams:
-        peers.server.send_response(stream_id, HEAD, (bytes(100_000),), TRAILERS)
-    peers.exchange()
-
-    totals = dict.fromkeys(streams, 0)
-    for event in peers.received_by_client(h2.events.DataReceived):
-        totals[event.stream_id] += len(event.data)
-    assert totals == dict.fromkeys(streams, 100_000)
-    assert len(peers.received_by_client(h2.events.StreamEnded)) == 10
-
-
 def test_client_with_a_small_header_table_understands_us(peers):
     peers.client.update_settings({1: 0})
     peers.exchange()
@@ -147,36 +121,6 @@ def test_client_with_a_small_header_table_understands_us(peers):
         peers.exchange()
 
     assert len(peers.received_by_client(h2.events.StreamEnded)) == 3
-
-
-def test_client_trailers_end_the_request(peers):
-    stream_id = peers.request(b"x", end_stream=False)
-    peers.client.send_headers(stream_id, [("x-sum", "1")], end_stream=True)
-    peers.exchange()
-
-    assert peers.received_by_server(TrailersReceived) == [
-        TrailersReceived(stream_id, ((b"x-sum", b"1"),))
-    ]
-
-
-def test_cancellation_arrives(peers):
-    stream_id = peers.request(b"x", end_stream=False)
-    peers.client.reset_stream(stream_id, 8)
-    peers.exchange()
-
-    (event,) = peers.received_by_server(StreamReset)
-    assert (event.stream_id, event.code, event.by_peer) == (stream_id, 8, True)
-
-
-def test_early_answer_reaches_a_client_that_still_sends(peers):
-    stream_id = peers.request(b"x", end_stream=False)
-    peers.server.send_headers(stream_id, HEAD)
-    peers.server.send_trailers(stream_id, TRAILERS)
-    peers.exchange()
-
-    assert peers.received_by_client(h2.events.TrailersReceived)
-    (reset,) = peers.received_by_client(h2.events.StreamReset)
-    assert reset.error_code == 0
 
 
 def test_shutdown_is_understood(peers):
@@ -194,13 +138,3 @@ def test_shutdown_is_understood(peers):
     peers.server.finish_shutdown()
     peers.server.send_response(stream_id, HEAD, (b"x",), TRAILERS)
     assert peers.server.should_close
-
-
-def test_pings_pass_in_both_directions(peers):
-    peers.client.ping(b"12345678")
-    peers.server.ping(b"abcdefgh")
-    peers.exchange()
-
-    (answer,) = peers.received_by_client(h2.events.PingAckReceived)
-    assert answer.ping_data == b"12345678"
-    assert peers.server_events[-1].payload == b"abcdefgh"
