@@ -22,19 +22,10 @@ def service():
 # Authorisation
 
 TOKEN = "sesame"  # what the header must say
+CONTROL = ("model-repository", "logging")
 RESTRICTED = (
     RestrictedGroup(
-        apis=tuple(
-            [
-                "health",
-                "metadata",
-                "inference",
-                "statistics",
-                "model-config",
-                "model-repository",
-                "logging",
-            ]
-        ),
+        apis=("health", "metadata", "inference", "statistics", "model-config", *CONTROL),
         header="Secret",
         value=TOKEN,
     ),
