@@ -12,7 +12,6 @@ from pytriton.base.errors import (
     CancelledError,
     InvalidArgumentError,
     NotFoundError,
-    ServerError,
     UnavailableError,
 )
 from pytriton.serving.engine.engine import Engine, parse_version
@@ -111,17 +110,6 @@ def test_names_are_not_suggested_if_they_are_secret(engine, serve):
         engine.lookup("gret")
 
     assert failure.value.message == "Request for unknown model: 'gret' is not found"
-
-
-@pytest.mark.parametrize("version", ["", "1"])
-def test_lookup_says_why_a_version_is_not_served(engine, serve, version):
-    model = serve(ready=False).model
-    model.become(VersionState.UNAVAILABLE, "Internal: no module named 'x'\nAt: line 3")
-
-    with pytest.raises(ServerError) as failure:
-        engine.lookup("m", version)
-
-    assert failure.value.message.endswith(" (version 1: Internal: no module named 'x')")
 
 
 @pytest.mark.parametrize("version", ["one", "", "1.0", str(2**63), "-1"])
@@ -238,20 +226,6 @@ def infer_refused(engine, **fields):
     return error
 
 
-def test_inference_runs_and_can_be_given_up(engine, serve, loop):
-    served = serve()
-    sinks = [RecordingSink() for _ in range(2)]
-    first, second = [engine.infer(request(), sink) for sink in sinks]
-    loop.run()
-    served.instance.finish()
-    loop.run()
-    first.cancel()
-    second.cancel()
-
-    assert [sink.final_count for sink in sinks] == [1, 0]
-    assert served.instance.cancelled == [second]
-
-
 def test_inference_that_does_not_fit_is_refused_before_the_model_hears(engine, serve):
     served = serve()
 
@@ -259,15 +233,6 @@ def test_inference_that_does_not_fit_is_refused_before_the_model_hears(engine, s
 
     assert "unexpected inference output 'y'" in refusal.message
     assert served.model.statistics.pending_count == 0
-
-
-def test_server_that_exits_takes_no_inference(engine, serve):
-    serve()
-    engine.refuse()
-
-    refusal = infer_refused(engine)
-
-    assert (refusal.code, refusal.message) == (UnavailableError.code, "Server exiting")
 
 
 @pytest.mark.parametrize("version", ["", "1"])
@@ -320,18 +285,6 @@ def test_inference_that_is_over_does_not_hold_its_sink(engine, serve, loop):
 
     assert kept.is_over
     assert reference() is None
-
-
-def test_request_for_a_replaced_model_goes_to_its_successor(engine, serve, loop):
-    old = serve()
-    new = serve()
-    old.model.become(VersionState.UNLOADING)
-
-    late = engine.infer(request(), RecordingSink())
-    loop.run()
-
-    assert late.owner is new.model
-    assert (old.instance.sizes, new.instance.sizes) == ([], [1])
 
 
 def test_request_for_a_model_unloaded_meanwhile_is_refused(engine, serve):

@@ -16,7 +16,7 @@ from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, QueueTimeoutA
 from pytriton.runtime.executor.inference import Outcome
 from pytriton.serving.engine.model import TRANSITIONS, VersionState
 from pytriton.serving.engine.stats import FailureReason
-from tests.fakes import FakeSupervisor, RecordingSink, response
+from tests.fakes import FakeSupervisor, RecordingSink
 
 MS = 1000  # microseconds
 
@@ -112,31 +112,7 @@ def test_instance_is_told_of_a_cancelled_request_that_runs(scene):
     one.check_all_answered()
 
 
-def test_request_that_was_answered_may_be_cancelled_too(scene):
-    one = scene()
-    one.submit()
-    one.instance.finish()
-
-    one.model.cancel(one.inferences[0])
-
-    one.check_all_answered()
-
-
 ORDERED = BatcherSpec(preserve_ordering=True)
-
-
-def test_ordered_answers_wait_for_earlier_ones(scene):
-    two = scene(instances=2, max_batch_size=1, batcher=ORDERED)
-    two.submit(4)
-    for _ in range(2):
-        two.instances[1].finish()
-    assert two.log == []
-
-    two.instances[0].finish()
-    two.instances[1].finish()
-
-    assert two.log == [0, 1, 2, 3]
-    two.check_all_answered()
 
 
 def test_ordered_answers_do_not_wait_for_what_was_rejected_or_cancelled(scene):
@@ -218,20 +194,6 @@ def test_response_that_cannot_be_delivered_ends_with_an_error(scene, caplog):
     assert [error.message for error in one.sink(1).errors] == ["it has no such class"]
     assert "a bug in a codec" in caplog.text
     assert "no such class" not in caplog.text
-    one.check_all_answered()
-
-
-def test_stream_ends_where_one_of_its_responses_cannot_be_delivered(scene):
-    one = scene(decoupled=True)
-    (streamed,) = one.submit()
-    replace_sink(one, 0, Unable(IndexError("a bug in a codec")))
-    batch = one.instance.running[0]
-
-    one.instance.report(batch, [Outcome(0, response(), is_final=False)])
-    assert one.instance.cancelled == [streamed]
-    one.instance.report(batch, [Outcome(0, response(), is_final=False), Outcome(0, None)])
-
-    assert [error.message for error in one.sink(0).errors] == [UNEXPECTED]
     one.check_all_answered()
 
 

@@ -49,15 +49,6 @@ def granted(scene):
     return [count for _, count in scene.instance.granted]
 
 
-def test_sink_without_bursts_gets_each_response(stream):
-    respond(stream, 3)
-    end(stream)
-
-    responses = stream.sink(0).responses
-    assert [each and each.outputs[0].data for each in responses] == [b"\0", b"\1", b"\2", None]
-    stream.check_all_answered()
-
-
 def test_sink_with_bursts_gets_one_call(stream):
     sink = stream.inferences[0].sink = BurstSink()
     respond(stream, 3)
@@ -96,22 +87,6 @@ def test_paused_client_gets_no_credit_until_it_resumes(stream):
     stream.inferences[0].resume()
 
     assert granted(stream) == [1, 2 * GRANT_RESPONSES]
-
-
-def test_stream_whose_sink_fails_is_cancelled_and_hears_no_more(stream, caplog):
-    class Failing(BurstSink):
-        def on_burst(self, burst):
-            super().on_burst(burst)
-            raise ValueError
-
-    sink = stream.inferences[0].sink = Failing()
-    respond(stream, 3)
-    respond(stream, 3)
-    end(stream)
-
-    assert len(sink.bursts) == 1
-    assert len(sink.errors) == sink.final_count == 1
-    assert stream.instance.cancelled == [stream.inferences[0]]
 
 
 def test_burst_that_cannot_be_counted_is_answered_with_errors(stream, caplog, monkeypatch):

@@ -28,50 +28,6 @@ def columns(clock):
     return make
 
 
-@KINDS
-def test_members_of_a_chunk_run_together_and_are_answered_by_one_call(columns, joined):
-    scene = columns(max_batch_size=8)
-    chunk = scene.submit_chunk([1, 1, 1], joined=joined)
-
-    scene.instance.double()
-
-    assert scene.instance.frames[0].rows == [1, 1, 1]
-    assert scene.ends.of(chunk) == scene.doubled(chunk)
-    assert scene.ends.runs == [(0, 3)]
-
-
-@KINDS
-def test_chunk_that_does_not_fit_is_divided_between_requests(columns, joined):
-    scene = columns(max_batch_size=4)
-    chunk = scene.submit_chunk([2, 1, 3, 1, 4], joined=joined)
-
-    for _ in range(3):
-        scene.instance.double()
-
-    assert [frame.rows for frame in scene.instance.frames] == [[2, 1], [3, 1], [4]]
-    assert scene.ends.of(chunk) == scene.doubled(chunk)
-    assert scene.ends.runs == [(0, 2), (2, 4), (4, 5)]
-
-
-def test_chunks_and_ordinary_requests_share_a_batch(columns):
-    scene = columns(max_batch_size=16)
-    before = scene.submit(2)
-    first = scene.submit_chunk([1, 2], runs=False)
-    between = scene.submit(1)
-    second = scene.submit_chunk([3, 1], joined=False, runs=False)
-    after = scene.submit(2)
-    scene.loop.run()
-
-    scene.instance.double()
-
-    assert scene.instance.frames[0].rows == [2, 1, 2, 1, 3, 1, 2]
-    assert scene.ends.of(first) == scene.doubled(first)
-    assert scene.ends.of(second) == scene.doubled(second)
-    for sink, values in zip((before, between, after), scene.inputs, strict=True):
-        doubled = [2 * value for value in values]
-        assert values_of(sink.responses[0]) == {"x": doubled, "y": doubled}
-
-
 def test_member_gets_only_the_outputs_that_it_wants(columns):
     scene = columns(max_batch_size=8)
     some = scene.submit_chunk([1, 2], wanted=("y",), runs=False)
@@ -83,48 +39,6 @@ def test_member_gets_only_the_outputs_that_it_wants(columns):
     assert scene.ends.of(some) == scene.doubled(some)
     assert scene.ends.of(every) == scene.doubled(every)
     assert list(scene.doubled(some)[0]) == ["y"]
-
-
-def test_model_without_batch_dimension_runs_members_one_by_one(columns):
-    scene = columns(max_batch_size=0, batches=False)
-    chunk = scene.submit_chunk([1, 1])
-
-    scene.instance.double()
-    scene.instance.double()
-
-    assert [ref.shape for ref in scene.instance.frames[0].inputs] == [(2,), (2,)]
-    assert scene.ends.of(chunk) == scene.doubled(chunk)
-
-
-def test_answers_to_single_requests_reach_members(columns):
-    scene = columns(max_batch_size=8)
-    chunk = scene.submit_chunk([1, 2, 1])
-
-    scene.instance.double_by_item(error="not this one")
-
-    assert scene.ends.of(chunk) == [("failed", "not this one"), *scene.doubled(chunk)[1:]]
-    assert scene.ends.runs == []
-    assert scene.model.statistics.success_count == 2
-
-
-@pytest.mark.parametrize("end", ["fail", "die"])
-def test_each_member_of_a_failed_batch_gets_the_error(columns, end):
-    scene = columns(max_batch_size=8)
-    chunk = scene.submit_chunk([1, 2])
-
-    getattr(scene.instance, end)()
-
-    assert {kind for kind, _ in scene.ends.of(chunk)} == {"failed"}
-    assert not scene.model.is_busy
-
-
-def test_batch_that_cannot_be_sent_fails_its_members(columns):
-    scene = columns()
-    scene.instance.refusal = UnavailableError("no room")
-    chunk = scene.submit_chunk([1, 1])
-
-    assert scene.ends.of(chunk) == [("failed", "no room")] * 2
-    assert not scene.model.is_busy
 
 
 def test_members_beyond_the_queue_size_are_refused(columns):
@@ -144,34 +58,6 @@ def test_members_beyond_the_queue_size_are_refused(columns):
     assert not scene.model.is_busy
 
 
-def test_member_whose_queue_timeout_is_over_is_rejected(columns):
-    policy = QueuePolicySpec(default_timeout_us=2000, allow_timeout_override=True)
-    scene = columns(max_batch_size=4, batcher=BatcherSpec(default_queue_policy=policy))
-    busy = scene.submit_chunk([4])
-    chunk = scene.submit_chunk([1, 1], details=[{"timeout_us": 500}, {}])
-    scene.loop.advance(0.001)
-    scene.instance.double()
-
-    scene.instance.double()
-
-    assert scene.ends.of(busy) == scene.doubled(busy)
-    expected = [("failed", "Request timeout expired"), scene.doubled(chunk)[1]]
-    assert scene.ends.of(chunk) == expected
-
-
-def test_members_of_a_higher_priority_run_first(columns):
-    scene = columns(
-        max_batch_size=4, batcher=BatcherSpec(priority_levels=2, default_priority_level=2)
-    )
-    scene.submit_chunk([4])
-    chunk = scene.submit_chunk([1, 2, 3, 1], details=[{}, {}, {"priority": 1}, {"priority": 1}])
-    for _ in range(3):
-        scene.instance.double()
-
-    assert [frame.rows for frame in scene.instance.frames] == [[4], [3, 1], [1, 2]]
-    assert scene.ends.of(chunk) == scene.doubled(chunk)
-
-
 def test_cancelled_member_in_the_queue_ends_and_its_neighbours_run(columns):
     scene = columns(max_batch_size=4)
     scene.submit_chunk([4])
@@ -185,18 +71,6 @@ def test_cancelled_member_in_the_queue_ends_and_its_neighbours_run(columns):
     assert cancelled == ("failed", "")
     assert scene.ends.runs == [(0, 1), (0, 1), (2, 3)]
     assert scene.model.statistics.fail.count == 1
-
-
-def test_instance_hears_that_a_running_member_was_cancelled(columns):
-    scene = columns(max_batch_size=4)
-    chunk = scene.submit_chunk([1, 1])
-    scene.members[0][1].cancel()
-
-    assert scene.instance.cancelled == [(1, 1)]
-    scene.instance.double()
-    scene.members[0][1].cancel()
-    assert scene.ends.of(chunk) == scene.doubled(chunk)
-    assert scene.instance.cancelled == [(1, 1)]
 
 
 @pytest.mark.parametrize(
@@ -214,19 +88,6 @@ def test_sink_that_raises_gets_errors_and_hurts_nobody_else(columns, failure, te
     assert ends.of(chunk) == [("failed", text)] * 2
     assert len(other.responses) == 1
     assert not scene.model.is_busy
-
-
-def test_ordered_model_answers_members_in_the_order_of_arrival(columns):
-    scene = columns(instances=2, max_batch_size=2, batcher=BatcherSpec(preserve_ordering=True))
-    chunk = scene.submit_chunk([1, 1, 1, 1])
-    first, second = scene.instances
-
-    second.double()
-    assert scene.ends.heard == {}
-    first.double()
-
-    assert scene.ends.of(chunk) == scene.doubled(chunk)
-    assert [index for _, index in scene.ends.heard] == [0, 1, 2, 3]
 
 
 def test_statistics_count_members_like_other_requests(columns, clock):

@@ -41,8 +41,12 @@ def errors(one):
     return [error.message for sink in one.sinks for error in sink.errors]
 
 
-def test_requests_fail_when_there_was_no_instance_for_too_long(lone):
-    one = lone()
+@pytest.fixture
+def one(lone):
+    return lone()
+
+
+def test_requests_fail_when_there_was_no_instance_for_too_long(one):
     one.instance.die()
     one.submit(1)
     one.loop.advance(4)
@@ -58,8 +62,7 @@ def test_requests_fail_when_there_was_no_instance_for_too_long(lone):
     one.check_all_answered()
 
 
-def test_clients_get_the_first_line_of_the_reason_only(lone):
-    one = lone()
+def test_clients_get_the_first_line_of_the_reason_only(one):
     one.instance.die("On node 'n': it failed\nTraceback: a secret")
     one.submit(1)
     one.loop.advance(5)
@@ -68,8 +71,7 @@ def test_clients_get_the_first_line_of_the_reason_only(lone):
     assert error.endswith("for one: instance m_0_0 is gone, On node 'n': it failed")
 
 
-def test_later_requests_are_refused_at_once_until_there_is_an_instance(lone):
-    one = lone()
+def test_later_requests_are_refused_at_once_until_there_is_an_instance(one):
     one.instance.die()
     one.loop.advance(7.5)
     with pytest.raises(UnavailableError) as refusal:
@@ -85,8 +87,7 @@ def test_later_requests_are_refused_at_once_until_there_is_an_instance(lone):
     assert one.model.is_ready
 
 
-def test_instance_in_time_executes_what_has_waited(lone):
-    one = lone()
+def test_instance_in_time_executes_what_has_waited(one):
     one.instance.die()
     one.submit(2)
     one.loop.advance(4.9)
@@ -99,8 +100,7 @@ def test_instance_in_time_executes_what_has_waited(lone):
     one.check_all_answered()
 
 
-def test_each_outage_is_measured_from_its_own_begin(lone):
-    one = lone()
+def test_each_outage_is_measured_from_its_own_begin(one):
     one.instance.die()
     one.loop.advance(4)
     replace(one).die()
@@ -126,8 +126,7 @@ def test_model_with_an_instance_left_has_no_deadline(lone):
     one.check_all_answered()
 
 
-def test_time_is_measured_from_the_loss_not_from_the_exit(lone):
-    one = lone()
+def test_time_is_measured_from_the_loss_not_from_the_exit(one):
     one.instance.lose()
     one.submit(1)
     one.loop.advance(4)
@@ -137,8 +136,7 @@ def test_time_is_measured_from_the_loss_not_from_the_exit(lone):
     assert errors(one) == [REFUSED.format("5.0")]
 
 
-def test_passive_instance_does_not_count(lone):
-    one = lone()
+def test_passive_instance_does_not_count(one):
     passive = FakeInstance("m_0_7", one.model)
     one.model.add_instance(passive, is_passive=True)
     one.instance.die()
@@ -148,8 +146,7 @@ def test_passive_instance_does_not_count(lone):
     assert len(errors(one)) == 1
 
 
-def test_words_name_the_last_reason_that_is_known(lone):
-    one = lone()
+def test_words_name_the_last_reason_that_is_known(one):
     one.instance.die()
     one.model.explain_outage("no node has a free GPU")
     one.submit(1)
@@ -192,8 +189,7 @@ def test_sequences_that_wait_for_an_instance_end(lone):
     assert one.sinks[-1].responses
 
 
-def test_model_that_is_stopped_has_no_deadline_any_more(lone):
-    one = lone()
+def test_model_that_is_stopped_has_no_deadline_any_more(one):
     one.instance.die()
     one.submit(1)
 

@@ -49,18 +49,6 @@ def test_stream_delivers_any_number_of_responses_and_its_end(stream, count):
     assert stream.model.statistics.execution_count == 1
 
 
-def test_stream_goes_on_after_an_error_that_is_not_its_end(stream):
-    error = InternalError("not the end")
-    stream.instance.report(stream.instance.running[0], [Outcome(0, None, error, is_final=False)])
-    respond(stream)
-    end(stream)
-
-    assert stream.sink(0).errors == [error]
-    assert [each is not None for each in stream.sink(0).responses] == [True, False]
-    stream.check_all_answered()
-    assert stream.model.statistics.execution_count == 1
-
-
 def test_stream_counts_each_response_at_its_index(stream):
     respond(stream, 2)
     end(stream, error=InternalError("half-way"))

@@ -41,8 +41,12 @@ def run(limiter: ResourceLimiter, steps: int) -> list:
     return order
 
 
-def test_pool_is_the_largest_need_of_any_instance():
-    limiter = ResourceLimiter()
+@pytest.fixture
+def limiter():
+    return ResourceLimiter()
+
+
+def test_pool_is_the_largest_need_of_any_instance(limiter):
     large = limiter.add("a", limits(R=4))
     limiter.add("b", limits(R=2))
 
@@ -53,8 +57,7 @@ def test_pool_is_the_largest_need_of_any_instance():
     assert limiter.pools == {("R", None): (0, 2)}
 
 
-def test_each_device_has_a_pool_of_its_own():
-    limiter = ResourceLimiter()
+def test_each_device_has_a_pool_of_its_own(limiter):
     for device in (0, 1):
         contender = limiter.add("a", on_device(device, R=1))
         limiter.wait(contender)
@@ -113,8 +116,7 @@ def test_resource_that_nobody_needs_has_no_pool():
         ),
     ],
 )
-def test_resource_is_either_global_or_of_devices(second):
-    limiter = ResourceLimiter()
+def test_resource_is_either_global_or_of_devices(limiter, second):
     limiter.add("a", limits(R=1))
     with pytest.raises(InvalidArgumentError) as raised:
         limiter.add("b", second)
@@ -125,16 +127,14 @@ def test_resource_is_either_global_or_of_devices(second):
     )
 
 
-def test_contradicting_resource_is_free_again_when_its_last_instance_is_removed():
-    limiter = ResourceLimiter()
+def test_contradicting_resource_is_free_again_when_its_last_instance_is_removed(limiter):
     limiter.remove(limiter.add("a", limits(R=1)))
     limiter.add("b", on_device(0, R=1))
 
     assert limiter.pools == {("R", 0): (0, 1)}
 
 
-def test_priority_two_gets_half_the_turns_of_priority_one():
-    limiter = ResourceLimiter()
+def test_priority_two_gets_half_the_turns_of_priority_one(limiter):
     first = limiter.add("a", limits(R=1, priority=1))
     second = limiter.add("b", limits(R=1, priority=2))
     limiter.wait(first)
@@ -145,8 +145,7 @@ def test_priority_two_gets_half_the_turns_of_priority_one():
     assert order.count(second) == 100
 
 
-def test_priority_zero_counts_as_one():
-    limiter = ResourceLimiter()
+def test_priority_zero_counts_as_one(limiter):
     zero = limiter.add("a", limits(R=1, priority=0))
     one = limiter.add("b", limits(R=1))
     limiter.wait(zero)
@@ -155,8 +154,7 @@ def test_priority_zero_counts_as_one():
     assert run(limiter, 4) == [zero, one, zero, one]
 
 
-def test_instances_of_one_model_without_resources_share_by_priority():
-    limiter = ResourceLimiter()
+def test_instances_of_one_model_without_resources_share_by_priority(limiter):
     first = limiter.add("a", limits(priority=1))
     second = limiter.add("a", limits(priority=3))
     order = []
@@ -174,8 +172,7 @@ def test_instances_of_one_model_without_resources_share_by_priority():
     assert order.count(second) == 2
 
 
-def test_newcomer_has_no_turns_to_make_up_for():
-    limiter = ResourceLimiter()
+def test_newcomer_has_no_turns_to_make_up_for(limiter):
     old = limiter.add("a", limits(R=1))
     limiter.wait(old)
     run(limiter, 100)
@@ -185,8 +182,7 @@ def test_newcomer_has_no_turns_to_make_up_for():
     assert run(limiter, 6).count(new) == 3
 
 
-def test_others_do_not_change_the_turns_of_those_with_another_resource():
-    limiter = ResourceLimiter()
+def test_others_do_not_change_the_turns_of_those_with_another_resource(limiter):
     first = limiter.add("a", limits(R=1, priority=1))
     second = limiter.add("b", limits(R=1, priority=2))
     busy = limiter.add("c", limits(S=1))
@@ -203,8 +199,7 @@ def test_others_do_not_change_the_turns_of_those_with_another_resource():
     assert turns.count(first) == 20
 
 
-def test_large_need_is_not_overtaken_for_ever():
-    limiter = ResourceLimiter()
+def test_large_need_is_not_overtaken_for_ever(limiter):
     small = [limiter.add("a", limits(R=1)) for _ in range(3)]
     large = limiter.add("b", limits(R=3))
     for each in small:
@@ -222,8 +217,7 @@ def test_large_need_is_not_overtaken_for_ever():
     assert limiter.next() is large
 
 
-def test_instance_that_needs_nothing_scarce_passes():
-    limiter = ResourceLimiter()
+def test_instance_that_needs_nothing_scarce_passes(limiter):
     holder, waiter = limiter.add("a", limits(R=1)), limiter.add("b", limits(R=1))
     other, free = limiter.add("c", limits(S=1)), limiter.add("d", limits())
     limiter.wait(holder)
@@ -238,8 +232,7 @@ def test_instance_that_needs_nothing_scarce_passes():
     assert started == [other, free]
 
 
-def test_removed_instance_gives_back_what_it_holds():
-    limiter = ResourceLimiter()
+def test_removed_instance_gives_back_what_it_holds(limiter):
     holder, waiter = limiter.add("a", limits(R=1)), limiter.add("b", limits(R=1))
     limiter.wait(holder)
     limiter.start(holder)
@@ -250,8 +243,7 @@ def test_removed_instance_gives_back_what_it_holds():
     assert limiter.next() is waiter
 
 
-def test_stuck_batches_block_those_that_need_their_resources():
-    limiter = ResourceLimiter()
+def test_stuck_batches_block_those_that_need_their_resources(limiter):
     holder, other = limiter.add("a", limits(R=1)), limiter.add("b", limits(R=1))
     free, large = limiter.add("c", limits(S=1)), limiter.add("d", limits(R=2, S=1))
     limiter.wait(holder)
@@ -269,8 +261,7 @@ def test_stuck_batches_block_those_that_need_their_resources():
     assert list(limiter.blockers(free, {holder: 1})) == [holder]
 
 
-def test_those_behind_do_not_block():
-    limiter = ResourceLimiter()
+def test_those_behind_do_not_block(limiter):
     holder, other = limiter.add("a", limits(R=1)), limiter.add("b", limits(R=1))
     large = limiter.add("c", limits(R=2))
     limiter.wait(holder)

@@ -23,6 +23,11 @@ def load(pending, running=0, present=8, capacity=1):
     return InstanceLoad(pending, running, present, 0, capacity)
 
 
+@pytest.fixture
+def policy():
+    return ScalingPolicy(SETTINGS)
+
+
 @pytest.mark.parametrize(
     "pending, running, capacity, target, need",
     [
@@ -45,16 +50,13 @@ def test_need_is_the_number_of_instances_for_full_batches(pending, running, capa
     assert policy.need(load(pending, running, capacity=capacity)) == need
 
 
-def test_more_instances_are_wanted_in_one_step_after_the_time_for_it():
-    policy = ScalingPolicy(SETTINGS)
-
+def test_more_instances_are_wanted_in_one_step_after_the_time_for_it(policy):
     decisions = [policy.decide(now_s, load(5)) for now_s in (10.0, 10.5, 11.9, 12.0, 12.5)]
 
     assert decisions == [1, 1, 1, 5, 5]
 
 
-def test_short_peak_starts_nothing():
-    policy = ScalingPolicy(SETTINGS)
+def test_short_peak_starts_nothing(policy):
     seconds = [0.0, 1.0, 1.5, 2.0, 3.0]
 
     decisions = [
@@ -65,8 +67,7 @@ def test_short_peak_starts_nothing():
     assert decisions == [1, 1, 1, 1, 1]
 
 
-def test_fewer_are_wanted_when_the_load_was_low_for_the_whole_time():
-    policy = ScalingPolicy(SETTINGS)
+def test_fewer_are_wanted_when_the_load_was_low_for_the_whole_time(policy):
     policy.decide(0.0, load(6))
     assert policy.decide(2.0, load(6)) == 6
 
@@ -78,8 +79,7 @@ def test_fewer_are_wanted_when_the_load_was_low_for_the_whole_time():
     assert policy.is_at_rest
 
 
-def test_peak_within_the_time_keeps_the_instances():
-    policy = ScalingPolicy(SETTINGS)
+def test_peak_within_the_time_keeps_the_instances(policy):
     policy.decide(0.0, load(6))
     policy.decide(2.0, load(6))
     for now_s in range(3, 1000):
@@ -88,8 +88,7 @@ def test_peak_within_the_time_keeps_the_instances():
         assert policy.decide(float(now_s), load(need)) == 6
 
 
-def test_start_that_failed_is_not_asked_for_again_at_once():
-    policy = ScalingPolicy(SETTINGS)
+def test_start_that_failed_is_not_asked_for_again_at_once(policy):
     policy.decide(0.0, load(5))
     policy.decide(2.0, load(5))
 
@@ -103,8 +102,7 @@ def test_start_that_failed_is_not_asked_for_again_at_once():
     assert policy.on_start_failed(13.0) == FIRST_RETRY_S
 
 
-def test_start_after_a_recovery_is_asked_for_at_once_but_the_pauses_go_on_to_grow():
-    policy = ScalingPolicy(SETTINGS)
+def test_start_after_a_recovery_is_asked_for_at_once_but_the_pauses_go_on_to_grow(policy):
     policy.decide(0.0, load(5))
     policy.decide(2.0, load(5))
     policy.on_start_failed(3.0)
@@ -114,8 +112,7 @@ def test_start_after_a_recovery_is_asked_for_at_once_but_the_pauses_go_on_to_gro
     assert policy.on_start_failed(4.0) == 2 * FIRST_RETRY_S
 
 
-def test_failed_start_keeps_no_instance_that_is_not_wanted():
-    policy = ScalingPolicy(SETTINGS)
+def test_failed_start_keeps_no_instance_that_is_not_wanted(policy):
     policy.on_start_failed(0.0)
 
     assert policy.decide(1.0, InstanceLoad(0, 0, ready=3)) == 1
@@ -157,8 +154,7 @@ def test_random_loads_keep_the_rules(seed):
 
 
 @pytest.mark.parametrize("requests", [0, 1, 7, 8, 9, 33, 1000])
-def test_constant_load_has_the_same_number_for_ever(requests):
-    policy = ScalingPolicy(SETTINGS)
+def test_constant_load_has_the_same_number_for_ever(policy, requests):
     one = load(requests, capacity=4)
     decisions = [policy.decide(0.5 * step, one) for step in range(2000)]
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tritonclient.grpc import service_pb2
 
 from pytriton.serving.engine.stats import (
@@ -30,9 +31,12 @@ def executed(rows: int, **changes: int) -> BatchRecord:
     return BatchRecord(rows, **(values | changes))
 
 
-def test_record_batch_counts_compute_time_for_each_request_and_once_per_execution():
-    statistics = ModelStatistics()
+@pytest.fixture
+def statistics():
+    return ModelStatistics()
 
+
+def test_record_batch_counts_compute_time_for_each_request_and_once_per_execution(statistics):
     statistics.record_batch(executed(4), now_ms=7)
     statistics.record_batch(executed(4), now_ms=8)
 
@@ -52,17 +56,14 @@ def test_record_batch_counts_compute_time_for_each_request_and_once_per_executio
     assert batch.compute_output == Duration(2, 60)
 
 
-def test_batch_durations_are_sorted_by_batch_size():
-    statistics = ModelStatistics()
+def test_batch_durations_are_sorted_by_batch_size(statistics):
     for rows in (8, 1, 3):
         statistics.record_batch(executed(rows), now_ms=1)
 
     assert [batch.batch_size for batch in statistics.batch_durations()] == [1, 3, 8]
 
 
-def test_failed_requests_of_a_batch_count_as_failures_only():
-    statistics = ModelStatistics()
-
+def test_failed_requests_of_a_batch_count_as_failures_only(statistics):
     statistics.record_batch(
         executed(4, succeeded=1, succeeded_rows=1, succeeded_ns=100, queue_ns=40), now_ms=7
     )
@@ -83,9 +84,7 @@ def test_failed_requests_of_a_batch_count_as_failures_only():
     }
 
 
-def test_execution_without_success_leaves_last_inference_alone():
-    statistics = ModelStatistics()
-
+def test_execution_without_success_leaves_last_inference_alone(statistics):
     statistics.record_batch(
         executed(2, succeeded=0, succeeded_rows=0, succeeded_ns=0, queue_ns=0), now_ms=7
     )
@@ -95,8 +94,7 @@ def test_execution_without_success_leaves_last_inference_alone():
     assert statistics.inference_durations().compute_infer == Duration(0, 0)
 
 
-def test_cache_hit_is_a_success_without_execution():
-    statistics = ModelStatistics()
+def test_cache_hit_is_a_success_without_execution(statistics):
     statistics.record_batch(executed(2), now_ms=7)
 
     statistics.record_cache_misses(1, 50)
@@ -113,9 +111,7 @@ def test_cache_hit_is_a_success_without_execution():
     assert statistics.last_inference_ms == 8
 
 
-def test_record_response_counts_what_each_outcome_includes():
-    statistics = ModelStatistics()
-
+def test_record_response_counts_what_each_outcome_includes(statistics):
     statistics.record_response(0, ResponseOutcome.SUCCESS, 20, 3)
     statistics.record_response(0, ResponseOutcome.FAIL, 20)
     statistics.record_response(0, ResponseOutcome.EMPTY, 5)
@@ -130,17 +126,14 @@ def test_record_response_counts_what_each_outcome_includes():
     assert response.cancel == Duration(1, 7)
 
 
-def test_record_response_counts_output_time_of_a_failure_that_wrote_outputs():
-    statistics = ModelStatistics()
-
+def test_record_response_counts_output_time_of_a_failure_that_wrote_outputs(statistics):
     statistics.record_response(0, ResponseOutcome.FAIL, 20, 3)
 
     assert statistics.responses[0].compute_output == Duration(1, 3)
     assert statistics.responses[0].fail == Duration(1, 23)
 
 
-def test_responses_beyond_the_last_index_are_counted_there():
-    statistics = ModelStatistics()
+def test_responses_beyond_the_last_index_are_counted_there(statistics):
     for index in range(MAX_RESPONSE_INDEXES + 5):
         statistics.record_response(index, ResponseOutcome.SUCCESS, 1, 1)
 
@@ -171,8 +164,7 @@ def test_snapshot_of_an_idle_model_has_every_member():
     }
 
 
-def test_snapshot_builds_the_grpc_message():
-    statistics = ModelStatistics()
+def test_snapshot_builds_the_grpc_message(statistics):
     statistics.record_batch(executed(2), now_ms=7)
     statistics.record_response(0, ResponseOutcome.SUCCESS, 4, 5)
 
@@ -184,8 +176,7 @@ def test_snapshot_builds_the_grpc_message():
     assert message.response_stats["0"].success.ns == 9
 
 
-def test_snapshot_does_not_change_afterwards():
-    statistics = ModelStatistics()
+def test_snapshot_does_not_change_afterwards(statistics):
     statistics.record_failures(1, 5, FailureReason.OTHER)
     snapshot = statistics.snapshot()
 
@@ -194,8 +185,7 @@ def test_snapshot_does_not_change_afterwards():
     assert snapshot["inference_stats"]["fail"] == {"count": 1, "ns": 5}
 
 
-def test_repr_shows_the_counts():
-    statistics = ModelStatistics()
+def test_repr_shows_the_counts(statistics):
     statistics.record_batch(executed(2), now_ms=7)
     statistics.pending_count = 3
 

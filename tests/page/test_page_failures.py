@@ -160,44 +160,6 @@ def test_exception_of_a_model_file_is_shown_at_the_users_line(server):
     assert "in check" in group["example"]["traceback"]
 
 
-def test_error_that_a_model_returns_is_grouped_by_its_words(server):
-    server.infer("raises", body(7))
-    group = server.group(1, model="raises", kind="Internal")
-
-    assert (group["place"], group["reason"]) == ("no sevens", "BACKEND")
-    assert group["example"]["traceback"] == ""
-
-
-def test_refused_requests_are_shown_with_and_without_a_model(server):
-    server.infer("raises", body(1, name="Wrong"))
-    for name in ("missing", "gone"):
-        server.infer(name, body(1))
-    server.infer("raises", b"{")
-    assert eventually(lambda: server.errors("raises").get("refused") == 2)
-    unknown = server.group(2, model="", kind="Not found")
-    malformed, wrong = server.groups(model="raises", reason="REFUSED")
-
-    assert wrong["example"]["inputs"][0]["name"] == "Wrong"
-    assert unknown["place"] == "Request for unknown model: '…' is not found"
-    assert unknown["example"]["model"] in {"missing", "gone"}
-    assert wrong["place"].startswith("unexpected inference input '…' for model '…'.")
-    assert (malformed["count"], malformed["example"]["inputs"]) == (1, [])
-    assert eventually(lambda: server.errors("raises")["unknown"] == 2)
-
-
-def test_counts_are_for_everybody_and_the_rest_needs_the_token(server):
-    server.infer("missing", body(1))
-
-    groups = server.groups(headers={})
-
-    assert groups
-    shown = {"group", "model", "version", "kind", "reason", "count", "first", "last"}
-    assert all(set(each) == shown for each in groups)
-    for asked in ({}, {"triton-access-token": "wrong"}):
-        assert call(server.metrics_port, f"{INPUTS}?group=1", headers=asked).status == 403
-        assert call(server.metrics_port, INPUTS, b'{"group": 1}', asked).status == 403
-
-
 def test_inputs_are_kept_when_somebody_asks(server):
     server.infer("raises", body(11))
     number = server.groups(model="raises", kind="ValueError")[0]["group"]

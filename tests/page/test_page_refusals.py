@@ -60,38 +60,7 @@ def test_requests_without_authorisation_are_listed_without_secrets(server):
     assert of.errors("plain")["refused"] == 2
 
 
-def test_too_large_requests_are_listed(server):
-    content = body(1, id="x" * 1000)
-    assert call(server.of.http_port, "/v2/models/plain/infer", content, {KEY: VALUE}).status == 400
-    group = server.of.group(1, kind="Too large")
-
-    assert (group["model"], group["reason"]) == ("plain", "REFUSED")
-    assert group["place"].startswith("request JSON size of … bytes exceeds the maximum")
-    assert f"{len(content)} bytes" in group["example"]["message"]
-
-
 def chat(server, headers: dict[str, str], **members) -> int:
     """The status of a request to OpenAI's route."""
     content = json.dumps({"model": "talk", "messages": [], **members}).encode()
     return call(server.of.http_port, "/v1/chat/completions", content, headers).status
-
-
-def test_requests_that_openais_routes_refuse_are_listed(server):
-    assert chat(server, {"Authorization": "Bearer guessed-value"}) == 401
-    assert chat(server, {KEY: VALUE}, model="nobody") == 404
-    assert chat(server, {"Authorization": f"Bearer {VALUE}"}, n="many") == 400
-    wrong = server.of.group(1, model="talk", kind="Invalid argument")
-    assert server.of.group(1, kind="Not found")["example"]["model"] == "nobody"
-    assert wrong["example"]["id"].startswith("req_")
-    assert server.of.groups(model="", kind="Forbidden")
-    told = json.dumps(server.of.groups())
-    assert VALUE not in told
-    assert "guessed-value" not in told
-
-
-def test_restricted_requests_that_are_no_inferences_are_not_listed(server):
-    before = server.of.groups()
-    assert call(server.of.metrics_port, "/page/api/log", headers={}).status == 403
-    assert call(server.of.http_port, "/v2/models/plain").status == 200
-
-    assert server.of.groups() == before

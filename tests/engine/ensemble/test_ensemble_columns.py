@@ -111,8 +111,12 @@ class Scene:
             self.loop.run()
 
 
-def test_chunk_runs_through_all_steps_as_columns() -> None:
-    scene = Scene()
+@pytest.fixture
+def scene():
+    return Scene()
+
+
+def test_chunk_runs_through_all_steps_as_columns(scene) -> None:
     chunk = scene.submit([1, 1, 1])
     scene.double("a")
     scene.double("b")
@@ -133,8 +137,7 @@ def test_chunk_that_batches_split_is_answered_in_parts(joined: bool) -> None:
     assert not scene.model.is_busy
 
 
-def test_answers_to_several_chunks_share_the_next_batch() -> None:
-    scene = Scene()
+def test_answers_to_several_chunks_share_the_next_batch(scene) -> None:
     scene.submit([1])  # occupies the instance
     chunks = [scene.submit([1, 1]), scene.submit([1, 1])]
     scene.double("a")
@@ -166,8 +169,7 @@ def test_chunk_for_an_output_that_is_an_input_needs_no_step() -> None:
     assert not scene.model.is_busy
 
 
-def test_failed_batch_of_a_step_fails_its_members_with_the_name_of_the_ensemble() -> None:
-    scene = Scene()
+def test_failed_batch_of_a_step_fails_its_members_with_the_name_of_the_ensemble(scene) -> None:
     chunk = scene.submit([1, 1])
     scene.double("a")
     scene.instances["b"].fail()
@@ -178,8 +180,7 @@ def test_failed_batch_of_a_step_fails_its_members_with_the_name_of_the_ensemble(
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
-def test_member_that_a_step_answers_by_itself_continues_as_a_request(name: str) -> None:
-    scene = Scene()
+def test_member_that_a_step_answers_by_itself_continues_as_a_request(scene, name) -> None:
     chunk = scene.submit([1, 2])
     if name == "b":
         scene.double("a")
@@ -191,8 +192,7 @@ def test_member_that_a_step_answers_by_itself_continues_as_a_request(name: str) 
     assert not scene.model.is_busy
 
 
-def test_member_that_does_not_fit_the_next_step_gets_its_refusal() -> None:
-    scene = Scene()
+def test_member_that_does_not_fit_the_next_step_gets_its_refusal(scene) -> None:
     chunk = scene.submit([1, 1])
     frame, arrays = scene.instances["a"]._take(None)
     arrays = {name: np.zeros((2, 3), np.int32) for name in arrays}
@@ -205,8 +205,7 @@ def test_member_that_does_not_fit_the_next_step_gets_its_refusal() -> None:
     assert all("unexpected shape for input 'x' for model 'b'" in text for _, text in ends)
 
 
-def test_statistics_count_each_member() -> None:
-    scene = Scene()
+def test_statistics_count_each_member(scene) -> None:
     scene.submit([2, 2, 2])
     scene.finish()
     statistics = scene.model.statistics
@@ -233,8 +232,7 @@ def test_ensemble_takes_columns_if_its_steps_follow_one_another() -> None:
     ).model.takes_columns
 
 
-def test_chunk_continues_as_requests_if_a_step_is_gone() -> None:
-    scene = Scene()
+def test_chunk_continues_as_requests_if_a_step_is_gone(scene) -> None:
     chunk = scene.submit([1, 1])
     scene.engine.remove(scene.engine.lookup("b"))
     scene.double("a")
@@ -245,8 +243,7 @@ def test_chunk_continues_as_requests_if_a_step_is_gone() -> None:
     )
 
 
-def test_ensemble_with_a_sequence_model_takes_no_columns() -> None:
-    scene = Scene()
+def test_ensemble_with_a_sequence_model_takes_no_columns(scene) -> None:
     step_model = scene.engine.lookup("b")
     assert isinstance(step_model, Model)
     step_model.spec = msgspec.structs.replace(step_model.spec, sequence=SequenceSpec())
@@ -255,8 +252,7 @@ def test_ensemble_with_a_sequence_model_takes_no_columns() -> None:
     assert not scene.model.takes_columns
 
 
-def test_cancelled_member_leaves_the_queue_of_its_step() -> None:
-    scene = Scene()
+def test_cancelled_member_leaves_the_queue_of_its_step(scene) -> None:
     first = scene.submit([1])  # occupies the instance
     chunk = scene.submit([1, 1, 1])
     chunk.members[1].cancel()
@@ -273,8 +269,7 @@ def test_cancelled_member_leaves_the_queue_of_its_step() -> None:
     assert not scene.model.is_busy
 
 
-def test_cancelled_member_leaves_the_queue_of_a_later_step() -> None:
-    scene = Scene()
+def test_cancelled_member_leaves_the_queue_of_a_later_step(scene) -> None:
     first = scene.submit([1])
     chunk = scene.submit([1, 1])
     scene.double("a")  # the first one is at the second step
@@ -321,8 +316,7 @@ def test_member_that_is_cancelled_while_its_step_runs_goes_no_further(
     assert not scene.model.is_busy
 
 
-def test_member_that_continues_as_a_request_can_be_cancelled() -> None:
-    scene = Scene()
+def test_member_that_continues_as_a_request_can_be_cancelled(scene) -> None:
     chunk = scene.submit([1, 1])
     scene.instances["a"].double_by_item()
     scene.loop.run()

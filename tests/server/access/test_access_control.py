@@ -60,11 +60,15 @@ class Setting:
         return found.name if isinstance(found, Grant) else found.reason
 
 
+@pytest.fixture
+def setting():
+    return Setting()
+
+
 @pytest.mark.parametrize(
     "form", [{"x_api_key": "{}"}, {"authorization": "Bearer {}"}, {"authorization": "bearer  {} "}]
 )
-def test_key_is_its_principal(form):
-    setting = Setting()
+def test_key_is_its_principal(setting, form):
     headers = {name: text.format(setting.key) for name, text in form.items()}
 
     assert setting.name(**headers) == "team-a"
@@ -96,17 +100,14 @@ def test_credential_that_is_wrong_is_refused_although_none_is_allowed(headers, r
     assert denial.headers == b"WWW-Authenticate: Bearer\r\n"
 
 
-def test_two_credentials_have_to_be_equal():
-    setting = Setting()
+def test_two_credentials_have_to_be_equal(setting):
     bearer = f"Bearer {setting.key}"
 
     assert setting.name(authorization=bearer, x_api_key=setting.key) == "team-a"
     assert setting.name(authorization=bearer, x_api_key=setting.key + "x") is Reason.MALFORMED
 
 
-def test_key_of_the_servers_user_counts_after_a_credential():
-    setting = Setting()
-
+def test_key_of_the_servers_user_counts_after_a_credential(setting):
     assert setting.name(pytriton_own_key="own") == OWNER
     assert setting.name(pytriton_own_key="own", x_api_key=setting.key) == "team-a"
     assert setting.name(pytriton_own_key="own", x_api_key="other") is Reason.MALFORMED
@@ -124,8 +125,7 @@ def test_key_expires_while_it_is_used():
     assert setting.name(x_api_key=setting.key) is Reason.EXPIRED
 
 
-def test_key_is_revoked_by_the_next_policy():
-    setting = Setting()
+def test_key_is_revoked_by_the_next_policy(setting):
     grant = setting.identify(x_api_key=setting.key)
     told = []
     setting.control.on_changed.append(lambda: told.append(True))
@@ -138,9 +138,7 @@ def test_key_is_revoked_by_the_next_policy():
     assert setting.name(x_api_key=setting.key) is Reason.REVOKED
 
 
-def test_key_of_a_principal_that_is_gone_is_refused():
-    setting = Setting()
-
+def test_key_of_a_principal_that_is_gone_is_refused(setting):
     setting.control.use(msgspec.structs.replace(setting.policy, principals={}))
 
     assert setting.name(x_api_key=setting.key) is Reason.UNKNOWN_PRINCIPAL
@@ -190,9 +188,7 @@ def test_rights_are_those_to_apis_and_models(principal, api, model, reason):
         ("metrics", Scope.ALL, False),
     ],
 )
-def test_nobody_may_ask_for_the_health_of_the_server_only(api, model, is_allowed):
-    setting = Setting()
-
+def test_nobody_may_ask_for_the_health_of_the_server_only(setting, api, model, is_allowed):
     denial = setting.control.refusal(setting.identify(), api, model)
 
     assert setting.name() == PROBE
@@ -201,8 +197,7 @@ def test_nobody_may_ask_for_the_health_of_the_server_only(api, model, is_allowed
         assert (denial.http_status, denial.reason) == (401, Reason.MISSING)
 
 
-def test_lists_leave_out_models_without_a_right():
-    setting = Setting()
+def test_lists_leave_out_models_without_a_right(setting):
     grant = setting.identify(x_api_key=setting.key)
     names = ["llm-1", "other", "rank"]
 
@@ -211,8 +206,7 @@ def test_lists_leave_out_models_without_a_right():
     assert visible(None, names, str) == names
 
 
-def test_restricted_api_needs_its_header_and_a_right():
-    setting = Setting()
+def test_restricted_api_needs_its_header_and_a_right(setting):
     group = RestrictedGroup(apis=("inference",), header="token", value="secret")
     decide = Authorization((group,), RestrictedProtocol.HTTP, access=setting.control).decide
 
@@ -276,8 +270,7 @@ def test_credential_counts_before_the_certificate():
 # What it does about failures
 
 
-def test_new_credentials_of_an_address_with_failures_have_to_wait():
-    setting = Setting()
+def test_new_credentials_of_an_address_with_failures_have_to_wait(setting):
     known = Setting().key  # of another server
     setting.name(x_api_key=setting.key)
     reasons = [setting.name(x_api_key=make_key("team-a", 0)[0]) for _ in range(4)]
@@ -292,8 +285,7 @@ def test_new_credentials_of_an_address_with_failures_have_to_wait():
     assert setting.name(Client("10.0.0.2"), x_api_key=known) is Reason.UNKNOWN_KEY
 
 
-def test_clients_behind_a_proxy_are_throttled_by_their_own_addresses(caplog):
-    setting = Setting()
+def test_clients_behind_a_proxy_are_throttled_by_their_own_addresses(setting, caplog):
     proxy = Client("10.9.0.1")
 
     def name(address):
@@ -309,8 +301,7 @@ def test_clients_behind_a_proxy_are_throttled_by_their_own_addresses(caplog):
     assert "Refused a client at 203.0.113.7, key" in caplog.text
 
 
-def test_header_of_a_stranger_does_not_change_its_address():
-    setting = Setting()
+def test_header_of_a_stranger_does_not_change_its_address(setting):
     reasons = [
         setting.name(x_api_key=make_key("team-a", 0)[0], x_forwarded_for=f"203.0.113.{number}")
         for number in range(4)
@@ -319,8 +310,7 @@ def test_header_of_a_stranger_does_not_change_its_address():
     assert reasons == [Reason.UNKNOWN_KEY] * 3 + [Reason.THROTTLED]
 
 
-def test_known_credential_needs_no_address():
-    setting = Setting()
+def test_known_credential_needs_no_address(setting):
     headers = {b"x-api-key": setting.key.encode(), b"x-forwarded-for": b"203.0.113.7"}
     proxy, asked = Client("10.9.0.1"), []
 
@@ -346,8 +336,7 @@ def test_failures_are_counted_by_reason():
     assert setting.control.refusals == {"unknown_key": 3, "malformed": 1, "missing": 1}
 
 
-def test_look_before_the_body_counts_nothing():
-    setting = Setting()
+def test_look_before_the_body_counts_nothing(setting):
     headers = {b"x-api-key": make_key("team-a", 0)[0].encode()}
     for _ in range(10):
         setting.control.identify(headers.get, Client(), is_counted=False)

@@ -87,8 +87,12 @@ def gather(gatherer: Gatherer, model: FakeModel, *callers: object) -> list:
     return places
 
 
-def test_requests_of_an_iteration_become_one_chunk(loop):
-    model = FakeModel()
+@pytest.fixture
+def model():
+    return FakeModel()
+
+
+def test_requests_of_an_iteration_become_one_chunk(model, loop):
     gatherer = Gatherer(Iterations(FakeEngine(), loop), SIGNATURE, 2, "", (0, 1), None)
     gather(gatherer, model, 1, 2, 3)
     assert not model.chunks
@@ -104,8 +108,7 @@ def test_requests_of_an_iteration_become_one_chunk(loop):
     assert {member.request.rows for member in chunk.members} == {2}
 
 
-def test_members_know_the_version_that_the_client_wants(loop):
-    model = FakeModel()
+def test_members_know_the_version_that_the_client_wants(model, loop):
     gatherer = Gatherer(Iterations(FakeEngine(), loop), SIGNATURE, 1, "01", (0, 1), None)
     gather(gatherer, model, 1)
 
@@ -114,8 +117,7 @@ def test_members_know_the_version_that_the_client_wants(loop):
     assert model.chunks[0].members[0].request.model_version == "01"
 
 
-def test_columns_are_in_the_order_of_the_model(loop):
-    model = FakeModel()
+def test_columns_are_in_the_order_of_the_model(model, loop):
     gatherer = Gatherer(Iterations(FakeEngine(), loop), SIGNATURE, 1, "", (1, 0), None)
     gather(gatherer, model, 1, 2)
 
@@ -124,8 +126,7 @@ def test_columns_are_in_the_order_of_the_model(loop):
     assert model.chunks[0].pieces(0, 0, 2) == [b"y1", b"y2"]
 
 
-def test_time_of_a_chunk_is_the_mean_of_its_requests(loop, clock):
-    model = FakeModel()
+def test_time_of_a_chunk_is_the_mean_of_its_requests(model, loop, clock):
     gatherer = Gatherer(Iterations(FakeEngine(), loop), SIGNATURE, 1, "", (0, 1), None)
     start_ns = clock.now_ns
     gather(gatherer, model, 1)
@@ -137,8 +138,7 @@ def test_time_of_a_chunk_is_the_mean_of_its_requests(loop, clock):
     assert model.chunks[0].members[1].request.received_ns == start_ns + 500
 
 
-def test_chunk_is_submitted_as_soon_as_its_model_would_start(loop):
-    model = FakeModel()
+def test_chunk_is_submitted_as_soon_as_its_model_would_start(model, loop):
     model.starts_at = 18
     gatherer = Gatherer(Iterations(FakeEngine(), loop), SIGNATURE, 1, "", (0, 1), None)
 
@@ -151,8 +151,7 @@ def test_chunk_is_submitted_as_soon_as_its_model_would_start(loop):
     assert model.complete == [False, True]
 
 
-def test_chunk_has_a_largest_size(loop):
-    model = FakeModel()
+def test_chunk_has_a_largest_size(model, loop):
     gatherer = Gatherer(Iterations(FakeEngine(), loop), SIGNATURE, 1, "", (0, 1), None)
 
     gather(gatherer, model, *range(MAX_MEMBERS + 1))
@@ -250,8 +249,7 @@ def test_models_do_not_share_a_chunk(loop):
 
 
 @pytest.mark.parametrize("prefers_columns", [False, True])
-def test_request_after_an_iteration_with_one_is_alone(loop, prefers_columns):
-    model = FakeModel()
+def test_request_after_an_iteration_with_one_is_alone(model, loop, prefers_columns):
     model.prefers_columns = prefers_columns
     gatherer = Gatherer(Iterations(FakeEngine(), loop), SIGNATURE, 1, "", (0, 1), None)
     seen = []
@@ -265,8 +263,7 @@ def test_request_after_an_iteration_with_one_is_alone(loop, prefers_columns):
 
 
 @pytest.mark.parametrize("is_submitted", [False, True])
-def test_cancelled_request_is_cancelled_at_its_model(loop, is_submitted):
-    model = FakeModel()
+def test_cancelled_request_is_cancelled_at_its_model(model, loop, is_submitted):
     gatherer = Gatherer(Iterations(FakeEngine(), loop), SIGNATURE, 1, "", (0, 1), None)
     places = gather(gatherer, model, 1, 2, 3)
     if is_submitted:
@@ -279,8 +276,7 @@ def test_cancelled_request_is_cancelled_at_its_model(loop, is_submitted):
     assert [chunk.callers for chunk in model.chunks] == [[1, 2, 3]]
 
 
-def test_answered_chunk_is_freed_without_garbage_collection(loop):
-    model = FakeModel()
+def test_answered_chunk_is_freed_without_garbage_collection(model, loop):
     gatherer = Gatherer(Iterations(FakeEngine(), loop), SIGNATURE, 1, "", (0, 1), None)
     gather(gatherer, model, FakeModel(), FakeModel())
     loop.run()
@@ -320,8 +316,7 @@ def test_observers_see_chunks_before_they_are_submitted(loop):
     assert len(model.chunks) == 1
 
 
-def test_requests_have_the_name_that_means_one_model(loop):
-    model = FakeModel()
+def test_requests_have_the_name_that_means_one_model(model, loop):
     model.spec = model_spec(max_batch_size=8, namespace="team_a")
     gatherer = Gatherer(Iterations(FakeEngine(), loop), SIGNATURE, 1, "", (0, 1), None)
     gather(gatherer, model, 1, 2)

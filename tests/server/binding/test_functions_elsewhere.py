@@ -180,18 +180,6 @@ def test_coroutines_overlap_and_plain_functions_do_not(server):
     assert (coroutines.free_slots, plain.free_slots) == (256, 1)
 
 
-def test_factory_is_called_once_in_each_process(server):
-    server.bind_elsewhere("counting")
-
-    assert [server.values() for _ in range(3)] == [[1], [2], [3]]
-
-
-def test_decoupled_function_sends_all_its_responses(server):
-    server.bind_elsewhere("three_times", config=ModelConfig(decoupled=True))
-
-    assert server.values(4.0) == [4, 5, 6]
-
-
 def test_annotated_function_gets_values(server):
     server.bind_elsewhere("add", None, None, config=ModelConfig(batching=False))
     sink = RecordingSink()

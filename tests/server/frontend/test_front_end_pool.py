@@ -194,6 +194,11 @@ def scene(monkeypatch):
         each.close()
 
 
+@pytest.fixture
+def one(scene):
+    return scene()
+
+
 def test_start_ends_when_all_front_ends_have_the_registry(scene):
     one = scene(3)
     one.zygotes[0].is_silent = True
@@ -212,8 +217,7 @@ def test_start_ends_when_all_front_ends_have_the_registry(scene):
     assert one.pool.pids == [1000, 1001, 1002]
 
 
-def test_client_goes_to_the_front_end_with_the_fewest_connections(scene):
-    one = scene()
+def test_client_goes_to_the_front_end_with_the_fewest_connections(one):
     first, second = one.start()
     first.report(http=2, grpc=1)
     second.report(opening=1)
@@ -226,8 +230,7 @@ def test_client_goes_to_the_front_end_with_the_fewest_connections(scene):
     assert one.pool.connection_counts == (2, 1)
 
 
-def test_no_front_end_gets_more_clients_than_it_has_descriptors_for(scene):
-    one = scene()
+def test_no_front_end_gets_more_clients_than_it_has_descriptors_for(one):
     first, second = one.start()
     first.report(capacity=1)
     second.report(http=3, capacity=5)
@@ -246,8 +249,7 @@ def test_no_front_end_gets_more_clients_than_it_has_descriptors_for(scene):
     assert [len(first.received()), len(second.received())] == [0, 1]
 
 
-def test_clients_that_a_front_end_has_not_taken_yet_count(scene):
-    one = scene()
+def test_clients_that_a_front_end_has_not_taken_yet_count(one):
     first, second = one.start()
     for _ in range(6):
         one.connect()
@@ -297,8 +299,7 @@ def test_full_front_ends_get_the_waiting_clients_later_and_each_once(scene):
     assert len([each for each in one.loop._scheduled if not each.cancelled()]) <= 3
 
 
-def test_front_end_that_ended_is_replaced_and_the_other_stays(scene, caplog):
-    one = scene()
+def test_front_end_that_ended_is_replaced_and_the_other_stays(one, caplog):
     first, second = one.start()
     first.report(http=5)
     one.run()
@@ -362,8 +363,7 @@ def idle(monkeypatch):
     monkeypatch.setattr(pool, "SILENCE_LIMIT_S", 0.0)
 
 
-def test_front_end_that_does_not_answer_is_killed_and_replaced(scene, idle, caplog):
-    one = scene()
+def test_front_end_that_does_not_answer_is_killed_and_replaced(one, idle, caplog):
     first, second = one.start()
     first.pause()
     far = one.connect()
@@ -400,8 +400,7 @@ def test_clients_go_to_the_front_ends_that_answer(scene, monkeypatch):
     assert (len(first.received()), len(second.received())) == (1, 0)
 
 
-def test_front_end_whose_answer_was_not_read_yet_is_not_killed(scene, idle):
-    one = scene()
+def test_front_end_whose_answer_was_not_read_yet_is_not_killed(one, idle):
     one.start()
     one.pool._beat()
     for each in one.front_ends:
@@ -414,8 +413,7 @@ def test_front_end_whose_answer_was_not_read_yet_is_not_killed(scene, idle):
     assert all(member.heartbeat.is_answered for member in one.pool._members.values())
 
 
-def test_new_zygote_is_started_when_the_old_one_has_ended(scene):
-    one = scene()
+def test_new_zygote_is_started_when_the_old_one_has_ended(one):
     first, second = one.start()
     one.zygotes[0].is_open = False
     first.die()
@@ -430,8 +428,7 @@ def test_new_zygote_is_started_when_the_old_one_has_ended(scene):
     assert [each.received() for each in one.zygotes[1].forked] == [[ClientService.HTTP]] * 2
 
 
-def test_start_fails_if_a_front_end_ends_at_once(scene):
-    one = scene()
+def test_start_fails_if_a_front_end_ends_at_once(one):
     one.zygotes[0].is_silent = True
     starting = one.loop.create_task(one.pool.start())
     one.run()
@@ -442,8 +439,7 @@ def test_start_fails_if_a_front_end_ends_at_once(scene):
         starting.result()
 
 
-def test_all_front_ends_ask_their_clients_to_leave(scene):
-    one = scene()
+def test_all_front_ends_ask_their_clients_to_leave(one):
     front_ends = one.start()
     one.pool.let_clients_leave()
     one.run()
@@ -451,8 +447,7 @@ def test_all_front_ends_ask_their_clients_to_leave(scene):
     assert [each.frames[-1] for each in front_ends] == [LetClientsLeave()] * 2
 
 
-def test_log_settings_are_changed_when_all_front_ends_use_them(scene):
-    one = scene()
+def test_log_settings_are_changed_when_all_front_ends_use_them(one):
     front_ends = one.start()
     go_on = front_ends[1].pause()
     changing = one.loop.create_task(one.client.change_log_settings({"log_verbose_level": 1}))
@@ -477,8 +472,7 @@ def test_log_settings_are_changed_when_all_front_ends_use_them(scene):
         (lambda client: client.index(), []),
     ],
 )
-def test_model_is_reported_as_ready_when_all_front_ends_know_it(scene, question, ready):
-    one = scene()
+def test_model_is_reported_as_ready_when_all_front_ends_know_it(one, question, ready):
     first, second = one.start()
     go_on = second.pause()
     model = Model(model_spec(1), one.loop)
@@ -509,8 +503,7 @@ def test_front_end_that_hangs_does_not_keep_the_server_from_being_ready(scene, m
     assert asking.result() is False
 
 
-def test_all_connections_end_before_the_processes(scene):
-    one = scene()
+def test_all_connections_end_before_the_processes(one):
     front_ends = one.start()
     ending = one.loop.create_task(one.pool.end_connections(5.0))
     one.run()
@@ -526,8 +519,7 @@ def test_all_connections_end_before_the_processes(scene):
     assert one.pool.pids == []
 
 
-def test_end_does_not_wait_for_a_front_end_that_died(scene):
-    one = scene()
+def test_end_does_not_wait_for_a_front_end_that_died(one):
     first, second = one.start()
     ending = one.loop.create_task(one.pool.end_connections(60.0))
     one.run()

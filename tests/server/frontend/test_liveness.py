@@ -45,8 +45,12 @@ class Process:
         return 0
 
 
-def test_each_answer_is_followed_by_the_next_ping():
-    process = Process()
+@pytest.fixture
+def process():
+    return Process()
+
+
+def test_each_answer_is_followed_by_the_next_ping(process):
     numbers = []
     for _ in range(5):
         numbers.append(process.beat())
@@ -57,23 +61,19 @@ def test_each_answer_is_followed_by_the_next_ping():
     assert process.heartbeat.failure == ""
 
 
-def test_front_end_that_does_nothing_and_does_not_answer_hangs_after_some_seconds():
-    process = Process()
+def test_front_end_that_does_nothing_and_does_not_answer_hangs_after_some_seconds(process):
     process.beat()
 
     assert process.beats_until_failure() == SILENCE_LIMIT_S / PING_INTERVAL_S
     assert process.heartbeat.failure == "did not answer for 3 s and did nothing"
 
 
-def test_no_second_ping_is_sent_before_the_answer():
-    process = Process()
-
+def test_no_second_ping_is_sent_before_the_answer(process):
     assert [process.beat() for _ in range(3)] == [1, None, None]
     assert not process.heartbeat.is_answered
 
 
-def test_late_answer_ends_the_wait():
-    process = Process()
+def test_late_answer_ends_the_wait(process):
     process.beat()
     process.beat()
     process.beat()
@@ -83,8 +83,7 @@ def test_late_answer_ends_the_wait():
     assert process.beats_until_failure() == SILENCE_LIMIT_S / PING_INTERVAL_S
 
 
-def test_answer_to_an_earlier_ping_is_none_to_the_last():
-    process = Process()
+def test_answer_to_an_earlier_ping_is_none_to_the_last(process):
     process.heartbeat.on_answer(process.beat())
     process.beat()
     process.heartbeat.on_answer(1)
@@ -92,8 +91,7 @@ def test_answer_to_an_earlier_ping_is_none_to_the_last():
     assert not process.heartbeat.is_answered
 
 
-def test_time_in_which_the_core_did_not_run_does_not_count():
-    process = Process()
+def test_time_in_which_the_core_did_not_run_does_not_count(process):
     process.beat()
     process.beat(3600)  # it was suspended, or stopped
     process.beat(3600)
@@ -103,8 +101,7 @@ def test_time_in_which_the_core_did_not_run_does_not_count():
 
 
 @pytest.mark.parametrize("activity", [{"works_s": 0.01}, {"is_runnable": True}])
-def test_front_end_that_works_or_waits_for_a_processor_does_not_hang(activity):
-    process = Process()
+def test_front_end_that_works_or_waits_for_a_processor_does_not_hang(process, activity):
     process.beat()
     process.beat()
     process.beat()
@@ -115,8 +112,7 @@ def test_front_end_that_works_or_waits_for_a_processor_does_not_hang(activity):
     assert process.beats_until_failure() == SILENCE_LIMIT_S / PING_INTERVAL_S
 
 
-def test_front_end_that_only_works_and_never_answers_hangs_at_last():
-    process = Process()
+def test_front_end_that_only_works_and_never_answers_hangs_at_last(process):
     process.beat()
 
     assert process.beats_until_failure(works_s=0.5, is_runnable=True) == 2 * WORK_LIMIT_S

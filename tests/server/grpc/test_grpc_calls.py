@@ -74,15 +74,6 @@ def test_trailers_end_a_request(client):
     assert len(client.engine.inferences) == 1
 
 
-def test_compressed_request_is_read(client):
-    compressed = gzip.compress(infer_request())
-    stream = client.open("ModelInfer", ("grpc-encoding", "gzip"))
-    content = b"\1" + len(compressed).to_bytes(4, "big") + compressed
-    client.receive(data(stream, content, end_stream=True))
-
-    assert len(client.engine.inferences) == 1
-
-
 @pytest.mark.parametrize("accepted, encoding", [("gzip", "gzip"), ("identity", None)])
 def test_response_is_compressed_as_the_client_accepts(accepted, encoding):
     client = GrpcClient(ServerOptions(grpc_response_compression="high"))
@@ -105,31 +96,6 @@ def test_unary_call_has_exactly_one_message(client, messages, text):
     response = client.response(stream)
     assert response.status == code(GrpcStatus.INTERNAL)
     assert text in response.text
-
-
-def test_stream_that_ends_inside_a_message_is_refused(client):
-    stream = client.open("ModelInfer")
-    client.receive(data(stream, framed(infer_request())[:-1], end_stream=True))
-
-    assert client.response(stream).status == code(GrpcStatus.INTERNAL)
-    assert not client.engine.inferences
-
-
-def test_message_that_is_too_large_is_refused_before_it_is_kept():
-    client = GrpcClient(ServerOptions(limits=ClientLimits(grpc_max_message_bytes=100)))
-    stream = client.open("ModelInfer")
-    client.receive(data(stream, b"\0" + (101).to_bytes(4, "big") + bytes(50)))
-
-    response = client.response(stream)
-    assert response.status == code(GrpcStatus.RESOURCE_EXHAUSTED)
-    assert "101 vs. 100" in response.text
-
-
-def test_message_that_protobuf_cannot_read_is_refused(client):
-    stream = client.call("ModelInfer", b"\xff")
-
-    assert client.response(stream).status == code(GrpcStatus.INTERNAL)
-    assert client.response(stream).text == "Unable to parse request"
 
 
 def test_error_of_the_engine_is_mapped_to_its_status(client):

@@ -102,21 +102,6 @@ def test_random_client_and_model_never_break_the_connection(seed):
     assert not chaos.client.api.connections
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_random_bytes_end_the_connection_or_wait_for_more(seed):
-    source = random.Random(seed)
-    client = GrpcClient()
-    noise = b"".join(
-        frames.frame(
-            source.randrange(12), source.randrange(256), source.randrange(8), source.randbytes(20)
-        )
-        for _ in range(30)
-    )
-    client.receive(noise)
-
-    assert client.transport.saw_end == bool(client.goaways())
-
-
 def test_client_that_speaks_http_1_is_told_and_cut_off():
     client = GrpcClient()
     other = client.api.make_connection()

@@ -54,6 +54,11 @@ def clog(client: GrpcClient) -> int:
 # Clients that take nothing
 
 
+@pytest.fixture
+def client():
+    return GrpcClient(OPTIONS)
+
+
 def test_connection_whose_client_takes_no_refusals_is_not_read_on():
     client = GrpcClient()
     clog(client)
@@ -134,8 +139,7 @@ def test_connection_is_read_again_while_the_rest_waits_for_the_windows_of_its_cl
     assert client.transport.is_reading
 
 
-def test_client_that_takes_nothing_is_cut_off():
-    client = GrpcClient(OPTIONS)
+def test_client_that_takes_nothing_is_cut_off(client):
     clog(client)
     watch = Watch(client)
     watch.run(30)
@@ -145,8 +149,7 @@ def test_client_that_takes_nothing_is_cut_off():
     assert client.transport.is_aborted
 
 
-def test_client_that_takes_a_little_is_not_cut_off():
-    client = GrpcClient(OPTIONS)
+def test_client_that_takes_a_little_is_not_cut_off(client):
     clog(client)
     watch = Watch(client)
     for _ in range(100):
@@ -156,8 +159,7 @@ def test_client_that_takes_a_little_is_not_cut_off():
     assert not client.transport.saw_end
 
 
-def test_client_that_does_not_take_the_last_words_of_a_connection_is_cut_off():
-    client = GrpcClient(OPTIONS)
+def test_client_that_does_not_take_the_last_words_of_a_connection_is_cut_off(client):
     client.transport.peer_reads = False
     client.receive(b"\0\0\4\x09\0\0\0\0\1abcd")  # CONTINUATION that follows no HEADERS
     assert client.transport.saw_end
@@ -225,8 +227,7 @@ def test_quiet_connection_that_ended_all_it_began_is_kept():
     assert not client.transport.saw_end
 
 
-def test_half_a_data_frame_ends_its_connection():
-    client = GrpcClient(OPTIONS)
+def test_half_a_data_frame_ends_its_connection(client):
     stream = client.call("ModelInfer", infer_request())
     client.receive(data(stream, bytes(1000))[:500])  # of a stream that was ended
     watch = Watch(client)
@@ -238,8 +239,7 @@ def test_half_a_data_frame_ends_its_connection():
 
 
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer", "ServerLive"])
-def test_half_a_message_ends_its_call_and_nothing_else(method: str):
-    client = GrpcClient(OPTIONS)
+def test_half_a_message_ends_its_call_and_nothing_else(client, method):
     other = client.open("ModelStreamInfer")
     stream = client.open(method)
     client.receive(data(stream, framed(infer_request())[:-1]))
@@ -251,16 +251,14 @@ def test_half_a_message_ends_its_call_and_nothing_else(method: str):
     assert not client.transport.saw_end
 
 
-def test_unary_call_without_a_message_is_ended():
-    client = GrpcClient(OPTIONS)
+def test_unary_call_without_a_message_is_ended(client):
     stream = client.open("ModelInfer")
     Watch(client).run(23)
 
     assert client.response(stream).text == "a request came too slowly"
 
 
-def test_message_whose_rest_comes_in_time_is_taken():
-    client = GrpcClient(OPTIONS)
+def test_message_whose_rest_comes_in_time_is_taken(client):
     stream = client.open("ModelInfer")
     message = framed(infer_request())
     client.receive(data(stream, message[:-1]))
@@ -270,8 +268,7 @@ def test_message_whose_rest_comes_in_time_is_taken():
     assert len(client.engine.inferences) == 1
 
 
-def test_large_message_may_take_longer_than_the_limit():
-    client = GrpcClient(OPTIONS)
+def test_large_message_may_take_longer_than_the_limit(client):
     stream = client.open("ModelInfer")
     message = framed(infer_request(request_id="a" * 100_000))
     watch = Watch(client)
@@ -282,8 +279,7 @@ def test_large_message_may_take_longer_than_the_limit():
     assert len(client.engine.inferences) == 1
 
 
-def test_request_that_the_model_takes_long_for_is_not_ended():
-    client = GrpcClient(OPTIONS)
+def test_request_that_the_model_takes_long_for_is_not_ended(client):
     stream = client.call("ModelInfer", infer_request())
     Watch(client).run(1000)
     client.engine.answer()

@@ -6,14 +6,12 @@ from __future__ import annotations
 import gzip
 import json
 import logging
-import tracemalloc
 import zlib
 
 import pytest
 
 from pytriton.base.errors import InternalError, UnsupportedError
 from pytriton.base.messages import InferTensor
-from pytriton.serving.server.options.server_options import ClientLimits
 from tests.server.http_fakes import get, post
 from tests.server.http_models import INFER, Service, ask, error, floats, infer_body
 
@@ -227,42 +225,6 @@ def test_plain_infer_of_a_function_that_streams_names_the_right_route(service):
     )
 
 
-@pytest.mark.parametrize(
-    "length",
-    [b"-1", b"99999999999", b"1" * 5000, b"x", b"0x10", b"1.5", b" ", b"", b"1, 1", b"1_0"],
-)
-@pytest.mark.parametrize("size", [10, 100_000])
-def test_header_length_that_cannot_be_true_is_refused(service, length, size):
-    request = post(bytes(size), INFER, b"Inference-Header-Content-Length: " + length)
-    answer = ask(service, request)
-
-    assert answer.status == 400
-    assert error(answer)
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [[0], [0, 0], [-1], [1, -1], [16, 2**60 + 2], [4, 2**60 + 2], [2**63], [2**64], [1] * 100],
-    ids=str,
-)
-def test_shape_that_makes_no_sense_is_refused(service, shape):
-    tensor = {"name": "x", "shape": shape, "datatype": "FP32", "data": []}
-    answer = ask(service, post(json.dumps({"inputs": [tensor]}).encode(), INFER))
-
-    assert answer.status in (400, 500)
-    assert error(answer)
-
-
-@pytest.mark.parametrize("path", [INFER, b"/v2/models/double/generate"])
-@pytest.mark.parametrize("depth", [101, 1_000_000])
-@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
-def test_deep_json_is_refused(service, path, depth, opening):
-    answer = ask(service, post(opening * depth, path))
-
-    assert answer.status in (400, 500)
-    assert error(answer)
-
-
 # Compression
 
 
@@ -298,38 +260,3 @@ def test_model_that_does_not_support_compression_says_nothing_about_encodings(se
 def test_compression_named_twice_is_an_unknown_one(service):
     lines = (b"Content-Encoding: gzip", b"Content-Encoding: identity")
     assert ask(service, post(gzip.compress(infer_body(1)), INFER, *lines)).status == 501
-
-
-def test_bomb_is_refused_before_it_takes_memory():
-    service = Service(ClientLimits(http_max_input_bytes=8 << 20))
-    packer = zlib.compressobj()
-    bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(64)) + packer.flush()
-    for encoding in (b"gzip", b"deflate"):
-        tracemalloc.start()
-        try:
-            answer = ask(service, post(bomb, INFER, b"Content-Encoding: " + encoding))
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-
-        assert answer.status == 400
-        assert error(answer).startswith(
-            "Decompressed data size exceeds the maximum allowed value of 8388608 bytes."
-        )
-        assert peak < 16 << 20  # twice what it may become
-
-
-def test_damaged_bodies_leave_nothing_behind(service):
-    client = service.connect()
-    request = post(b"\x1f\x8b" + bytes(5000), INFER, b"Content-Encoding: gzip")
-    client.send(request)
-    tracemalloc.start()
-    try:
-        for _ in range(1000):
-            client.send(request)
-            client.transport.taken.clear()
-        current, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-
-    assert current < 256 << 10

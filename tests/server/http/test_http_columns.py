@@ -115,6 +115,14 @@ def outputs(client: Client) -> list[list[float]]:
     return [output["data"] for output in body["outputs"]]
 
 
+@pytest.fixture
+def scene():
+    """A scene whose usual requests travel as columns."""
+    made = Scene()
+    made.learn(made.request(5))
+    return made
+
+
 @pytest.mark.parametrize("dtype", ["INT32", "FP32"])
 @pytest.mark.parametrize("rows", [1, 2])
 def test_columns_are_answered_like_single_requests(dtype, rows):
@@ -147,9 +155,7 @@ def test_model_without_batch_dimension_is_answered():
     assert b'"shape":[2]' in clients[0].bodies()[0]
 
 
-def test_request_of_another_structure_takes_the_ordinary_way():
-    scene = Scene()
-    scene.learn(scene.request(5))
+def test_request_of_another_structure_takes_the_ordinary_way(scene):
     clients = scene.clients(4)
 
     scene.send_together(
@@ -223,9 +229,7 @@ def test_outputs_that_json_has_no_numbers_for_are_answered(value):
     assert [client.received for client in clients] == [single.received] * 2
 
 
-def test_failure_of_a_batch_is_answered():
-    scene = Scene()
-    scene.learn(scene.request(5))
+def test_failure_of_a_batch_is_answered(scene):
     clients = scene.clients(3)
 
     scene.send_together(clients, [scene.request(5)] * 3)
@@ -248,9 +252,7 @@ def test_full_queue_refuses_as_before():
     assert clients[0].received == clients[1].received
 
 
-def test_client_that_leaves_is_cancelled():
-    scene = Scene()
-    scene.learn(scene.request(5))
+def test_client_that_leaves_is_cancelled(scene):
     clients = scene.clients(3)
     scene.send_together(clients, [scene.request(value) for value in range(3)])
 
@@ -262,9 +264,7 @@ def test_client_that_leaves_is_cancelled():
     assert scene.model.running_count == 0
 
 
-def test_client_that_leaves_before_the_end_of_the_iteration_is_cancelled():
-    scene = Scene()
-    scene.learn(scene.request(5))
+def test_client_that_leaves_before_the_end_of_the_iteration_is_cancelled(scene):
     clients = scene.clients(2)
 
     request = scene.request(5)
@@ -280,9 +280,7 @@ def test_client_that_leaves_before_the_end_of_the_iteration_is_cancelled():
     assert not scene.model.is_busy
 
 
-def test_pipelined_requests_are_answered_in_order():
-    scene = Scene()
-    scene.learn(scene.request(5))
+def test_pipelined_requests_are_answered_in_order(scene):
     clients = scene.clients(2)
     scene.send_together(clients, [scene.request(1), scene.request(2)])
     clients[0].send(scene.request(3))
@@ -295,9 +293,7 @@ def test_pipelined_requests_are_answered_in_order():
     assert answers == [2, 6, 8]
 
 
-def test_connection_that_ends_is_closed_after_the_answer():
-    scene = Scene()
-    scene.learn(scene.request(5))
+def test_connection_that_ends_is_closed_after_the_answer(scene):
     clients = scene.clients(2)
     scene.send_together(clients, [scene.request(5)] * 2)
 
@@ -321,9 +317,7 @@ def test_request_of_a_client_that_closes_takes_the_ordinary_way():
     assert client.saw_end
 
 
-def test_new_model_of_the_same_name_gets_the_next_requests():
-    scene = Scene()
-    scene.learn(scene.request(5))
+def test_new_model_of_the_same_name_gets_the_next_requests(scene):
     old, scene.instance = scene.instance, scene.serve()
     frames = len(old.frames)
     clients = scene.clients(2)
@@ -335,9 +329,7 @@ def test_new_model_of_the_same_name_gets_the_next_requests():
     assert len(old.frames) == frames
 
 
-def test_unknown_model_is_refused_after_it_was_known():
-    scene = Scene()
-    scene.learn(scene.request(5))
+def test_unknown_model_is_refused_after_it_was_known(scene):
     scene.service.engine.remove(scene.model)
     clients = scene.clients(2)
 
@@ -364,9 +356,7 @@ def test_requests_with_a_version_are_another_chunk():
     assert [outputs(client) for client in clients] == [doubled(5)] * 4
 
 
-def test_exiting_server_refuses():
-    scene = Scene()
-    scene.learn(scene.request(5))
+def test_exiting_server_refuses(scene):
     scene.service.engine.refuse()
     clients = scene.clients(2)
 
@@ -567,9 +557,7 @@ def test_binary_data_of_another_size_is_refused_as_before(tail):
     assert clients[1].statuses() == [400]
 
 
-def test_paths_of_requests_are_counted():
-    scene = Scene()
-    scene.learn(scene.request(5))
+def test_paths_of_requests_are_counted(scene):
     clients = scene.clients(4)
     scene.send_together(clients, [scene.request(5)] * 3 + [scene.request(5, b"Connection: close")])
     scene.answer()
@@ -586,9 +574,7 @@ def in_chunks(request: bytes, *more: bytes) -> bytes:
     return chunked(request.partition(b"\r\n\r\n")[2], *more, target=TARGET)
 
 
-def test_small_body_of_chunks_travels_as_columns():
-    scene = Scene()
-    scene.learn(scene.request(5))
+def test_small_body_of_chunks_travels_as_columns(scene):
     clients = scene.clients(2)
 
     scene.send_together(clients, [in_chunks(scene.request(5))] * 2)
@@ -599,9 +585,7 @@ def test_small_body_of_chunks_travels_as_columns():
     assert [outputs(client) for client in clients] == [doubled(5)] * 2
 
 
-def test_large_body_of_chunks_is_not_read_by_the_forms(monkeypatch):
-    scene = Scene()
-    scene.learn(scene.request(5))
+def test_large_body_of_chunks_is_not_read_by_the_forms(scene, monkeypatch):
     sizes = []
     split_body = columns.split_body
     monkeypatch.setattr(

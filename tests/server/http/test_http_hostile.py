@@ -98,6 +98,11 @@ REFUSED = {
 }
 
 
+@pytest.fixture
+def client():
+    return Client()
+
+
 @pytest.mark.parametrize("delivery", DELIVERIES)
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name, delivery):
@@ -132,8 +137,7 @@ def test_refused_after_what_came_before_it_is_answered(name, delivery):
     assert client.saw_end
 
 
-def test_http2_does_not_begin_after_a_request():
-    client = Client()
+def test_http2_does_not_begin_after_a_request(client):
     client.send(get(b"/a"))
     client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 
@@ -142,8 +146,7 @@ def test_http2_does_not_begin_after_a_request():
 
 
 @pytest.mark.parametrize("method", [b"OPTIONS", b"GET"])
-def test_asterisk_is_a_target_like_any_other(method):
-    client = Client()
+def test_asterisk_is_a_target_like_any_other(client, method):
     client.send(b"%b * HTTP/1.1\r\nHost: h\r\n\r\n" % method)
 
     assert client.bodies() == [b"%b * " % method]
@@ -247,8 +250,7 @@ def test_refused_body_is_not_asked_for():
     assert client.statuses() == [400]
 
 
-def test_million_chunks_of_one_byte_are_refused():
-    client = Client()
+def test_million_chunks_of_one_byte_are_refused(client):
     head = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
     client.send(head + b"1\r\nx\r\n" * 1_000_000)
 
@@ -288,8 +290,7 @@ def test_framing_of_chunks_without_end_is_refused(text):
     assert b"chunk extensions and trailers exceed the maximum of 500 bytes" in client.bodies()[0]
 
 
-def test_length_with_many_zeros_is_a_length():
-    client = Client()
+def test_length_with_many_zeros_is_a_length(client):
     client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: " + b"0" * 5000 + b"1\r\n\r\nx")
 
     assert client.bodies() == [b"POST / x"]
@@ -317,9 +318,7 @@ def test_announced_bodies_take_no_memory():
     assert max(map(resident_bytes, bodies)) <= 4 << 20  # what came may lie in a huge page
 
 
-def test_body_that_no_memory_is_left_for_is_refused(monkeypatch):
-    client = Client()
-
+def test_body_that_no_memory_is_left_for_is_refused(client, monkeypatch):
     def fail(head, asking):
         raise MemoryError
 
@@ -329,8 +328,7 @@ def test_body_that_no_memory_is_left_for_is_refused(monkeypatch):
     assert client.statuses() == [503]
 
 
-def test_mistake_in_reading_is_logged_and_answered(caplog, monkeypatch):
-    client = Client()
+def test_mistake_in_reading_is_logged_and_answered(client, caplog, monkeypatch):
     monkeypatch.setattr(client.connection._reader, "_limits", None)
     with caplog.at_level(logging.ERROR):
         client.send(get(b"/a"))
@@ -339,8 +337,7 @@ def test_mistake_in_reading_is_logged_and_answered(caplog, monkeypatch):
     assert "an HTTP request could not be read" in caplog.text
 
 
-def test_refusal_over_a_transport_without_half_close_ends_the_connection(monkeypatch):
-    client = Client()
+def test_refusal_over_a_transport_without_half_close_ends_the_connection(client, monkeypatch):
     monkeypatch.setattr(client.transport, "can_write_eof", lambda: False)
     client.send(b"garbage\r\n\r\n")
 
@@ -357,8 +354,7 @@ def test_refusal_over_a_transport_without_half_close_ends_the_connection(monkeyp
         b"GET / HTTP/1.1\r\nhost: a_b.example-1:80\r\n\r\n",
     ],
 )
-def test_request_needs_a_host_only_where_http_says_so(text):
-    client = Client()
+def test_request_needs_a_host_only_where_http_says_so(client, text):
     client.send(text)
 
     assert client.statuses() == [200]

@@ -79,8 +79,12 @@ def request_of(key):
     return get(b"/v2/models/double", b"x-api-key: %b" % key.encode())
 
 
-def test_head_is_decided_on_once():
-    setting = Setting()
+@pytest.fixture
+def setting():
+    return Setting()
+
+
+def test_head_is_decided_on_once(setting):
     client = setting.client()
 
     first = status(client, request_of(setting.key))
@@ -90,8 +94,7 @@ def test_head_is_decided_on_once():
     assert first == second == 200
 
 
-def test_head_of_a_revoked_key_is_refused_on_a_kept_connection():
-    setting = Setting()
+def test_head_of_a_revoked_key_is_refused_on_a_kept_connection(setting):
     client = setting.client()
 
     before = [status(client, request_of(setting.key)) for _ in range(2)]
@@ -134,8 +137,7 @@ def test_head_of_a_guest_is_not_that_of_a_certificate():
     assert [status(each, data) for each in (nameless, named, nameless)] == [403, 500, 403]
 
 
-def test_request_has_its_principal():
-    setting = Setting()
+def test_request_has_its_principal(setting):
     client = setting.client()
     client.send(post(infer_body(), INFER, b"x-api-key: %b" % setting.key.encode()))
     (head,) = [head for head in setting.service.api.cached_heads.values() if head.target == INFER]
@@ -190,8 +192,7 @@ def test_request_that_is_read_later_is_answered_although_its_head_is_refused_mea
 
 
 @pytest.mark.parametrize("has_right", [True, False])
-def test_large_body_gets_memory_of_its_model_only_with_a_right(has_right):
-    setting = Setting()
+def test_large_body_gets_memory_of_its_model_only_with_a_right(setting, has_right):
     asked = []
     model = setting.service.engine.lookup("double", "")
     model.body_memory = lambda size, header: asked.append(size)
@@ -210,8 +211,7 @@ def test_large_body_gets_memory_of_its_model_only_with_a_right(has_right):
 
 @pytest.mark.parametrize("models,patterns", [(("double", "e*"), ("double", "e*")), (("*",), None)])
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_load_may_reach_what_its_sender_has_a_right_to(protocol, models, patterns):
-    setting = Setting()
+def test_load_may_reach_what_its_sender_has_a_right_to(setting, protocol, models, patterns):
     control = FakeControl()
     rights = {"team": Rights(apis=("model-repository",), models=models)}
     setting.access.use(msgspec.structs.replace(setting.policy, principals=rights))
@@ -335,8 +335,7 @@ def test_large_body_over_http2_is_refused_with_its_head(target):
     assert setting.service.api.request_memory.used_bytes == 0
 
 
-def test_heads_are_known_again_after_a_change_of_the_policy():
-    setting = Setting()
+def test_heads_are_known_again_after_a_change_of_the_policy(setting):
     principals = {"team": Rights(apis=("metadata", "health"))}
     policy = msgspec.structs.replace(setting.policy, principals=principals)
     setting.access.use(policy)
@@ -386,8 +385,7 @@ def test_large_message_takes_the_models_memory_only_with_a_right(is_refused):
     assert setting.access.refusals == ({"forbidden_model": 1} if is_refused else {})
 
 
-def test_call_has_its_principal_and_is_decided_on_once():
-    setting = Setting()
+def test_call_has_its_principal_and_is_decided_on_once(setting):
     client = GrpcClient(access=setting.access)
     client.connection.peer = Peer("10.0.0.1")
     key = ("x-api-key", setting.key)
@@ -414,8 +412,7 @@ def test_call_with_two_different_credentials_is_refused():
     assert client.response(allowed).status == "0"
 
 
-def test_list_leaves_models_out_although_its_head_is_refused_meanwhile():
-    setting = Setting()
+def test_list_leaves_models_out_although_its_head_is_refused_meanwhile(setting):
     principals = {"team": Rights(apis=("model-repository",), models=("double",))}
     setting.access.use(msgspec.structs.replace(setting.policy, principals=principals))
     client = GrpcClient(access=setting.access)

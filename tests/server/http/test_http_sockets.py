@@ -115,67 +115,6 @@ def test_client_that_resets_while_it_is_answered_harms_nobody(server):
     wait_until(lambda: not server.handler.connections)
 
 
-def test_client_that_resets_before_its_answer_is_forgotten(server):
-    sock = server.connect()
-    sock.sendall(get(b"/later") * 3)
-    wait_until(lambda: server.handler.later)
-    (later,) = server.handler.later
-    reset(sock)
-    # The reset and the answer cross: whichever the loop sees first, nothing may break.
-    server.do(later.answer, bytes(1 << 20))
-    wait_until(lambda: not server.handler.connections)
-
-
-@pytest.mark.parametrize("leave", [reset, socket.socket.close])
-def test_stream_whose_client_leaves_is_abandoned(server, leave):
-    sock = server.connect()
-    sock.sendall(get(b"/later"))
-    wait_until(lambda: server.handler.later)
-    (later,) = server.handler.later
-    server.do(later.connection.begin_stream, 200, b"text/plain")
-    server.do(later.connection.stream, b"first")
-    assert b"first" in sock.recv(1000)
-    leave(sock)
-
-    def is_abandoned() -> bool:
-        server.do(later.connection.stream, bytes(1000))
-        return "abandon" in later.events
-
-    wait_until(is_abandoned)
-
-
-def test_client_that_shuts_down_its_side_gets_the_answers_it_can_have(server):
-    with server.connect() as sock:
-        sock.sendall(get(b"/a") + get(b"/b"))
-        sock.shutdown(socket.SHUT_WR)
-        data = read_all(sock)
-
-    first, at = read_answer(data, 0)
-    second, at = read_answer(data, at)
-    assert (first.body, second.body, at) == (b"GET /a ", b"GET /b ", len(data))
-
-
-def test_client_that_shuts_down_its_side_gives_up_what_takes_time(server):
-    with server.connect() as sock:
-        sock.sendall(get(b"/later"))
-        wait_until(lambda: server.handler.later)
-        sock.shutdown(socket.SHUT_WR)
-        assert read_all(sock) == b""
-
-    wait_until(lambda: server.handler.later[0].events)  # of the loop's thread
-    assert server.handler.later[0].events == ["abandon"]
-
-
-@pytest.mark.parametrize("sent", [0, 10, 100, 70_000])
-def test_client_that_leaves_in_the_middle_of_a_request_is_forgotten(server, sent):
-    with server.connect() as sock:
-        sock.sendall(post(bytes(100_000))[:sent])
-        sock.shutdown(socket.SHUT_WR)
-        assert read_all(sock) == b""
-
-    wait_until(lambda: not server.handler.connections)
-
-
 def test_client_that_sends_too_much_still_reads_why_it_was_refused(server):
     with server.connect() as sock:
         sock.sendall(post(bytes(32 << 20)))
@@ -201,20 +140,6 @@ def read_at_least(sock: socket.socket, size: int) -> int:
     while received < size:
         received += len(sock.recv(size - received))
     return received
-
-
-def test_answer_that_is_due_is_given_when_the_server_ends(server):
-    with server.connect() as sock:
-        sock.sendall(get(b"/later"))
-        wait_until(lambda: server.handler.later)
-        (later,) = server.handler.later
-        ended = server.do(later.connection.end)
-        server.do(later.answer, bytes(1 << 20))
-        answer, _ = read_answer(read_all(sock), 0)
-
-    assert answer.headers[b"Connection"] == b"close"
-    assert len(answer.body) == 1 << 20
-    wait_until(ended.done)
 
 
 LONG_S = 1e6

@@ -30,10 +30,13 @@ def expected(count: int, first: int = 0) -> list[bytes]:
     return [b"/%d" % number for number in range(first, first + count)]
 
 
-@pytest.mark.parametrize("count", [138, MANY])  # in one piece, and in many
-def test_requests_of_one_read_are_answered_in_turns_and_in_order(count):
-    client = Client()
+@pytest.fixture
+def client():
+    return Client()
 
+
+@pytest.mark.parametrize("count", [138, MANY])  # in one piece, and in many
+def test_requests_of_one_read_are_answered_in_turns_and_in_order(client, count):
     client.transport.receive(b"".join(map(get, range(count))))
     at_once = len(targets(client))
     assert 0 < at_once <= TURN_UNITS
@@ -44,8 +47,7 @@ def test_requests_of_one_read_are_answered_in_turns_and_in_order(count):
     assert client.transport.is_reading
 
 
-def test_requests_with_a_known_head_are_answered_in_turns_too():
-    client = Client()
+def test_requests_with_a_known_head_are_answered_in_turns_too(client):
     client.send(get(7))
 
     client.transport.receive(get(7) * MANY)
@@ -76,8 +78,7 @@ def test_other_clients_are_served_between_turns():
     assert max(steps) <= TURN_UNITS
 
 
-def test_client_that_leaves_gets_no_more_of_its_requests_handled():
-    client = Client()
+def test_client_that_leaves_gets_no_more_of_its_requests_handled(client):
     client.transport.receive(b"".join(map(get, range(MANY))))
 
     client.reset()
@@ -86,8 +87,7 @@ def test_client_that_leaves_gets_no_more_of_its_requests_handled():
     assert len(client.handler.requests) <= TURN_UNITS
 
 
-def test_client_that_only_sends_no_more_gets_all_answers():
-    client = Client()
+def test_client_that_only_sends_no_more_gets_all_answers(client):
     client.transport.receive(b"".join(map(get, range(MANY))))
     client.loop.run()
     client.send_eof()
@@ -95,8 +95,7 @@ def test_client_that_only_sends_no_more_gets_all_answers():
     assert targets(client) == expected(MANY)
 
 
-def test_client_that_reads_nothing_has_to_wait_for_both_reasons():
-    client = Client()
+def test_client_that_reads_nothing_has_to_wait_for_both_reasons(client):
     client.transport.peer_reads = False
     big = b"GET /big HTTP/1.1\r\nHost: l\r\n\r\n"
     client.transport.receive(big + b"".join(map(get, range(MANY))))
@@ -112,8 +111,7 @@ def test_client_that_reads_nothing_has_to_wait_for_both_reasons():
     assert client.transport.is_reading
 
 
-def test_body_of_a_later_request_may_come_later():
-    client = Client()
+def test_body_of_a_later_request_may_come_later(client):
     body = b"y" * 20_000
     last = post(body, b"/last")
     data = b"".join(map(get, range(MANY))) + last[:3000]
@@ -125,8 +123,7 @@ def test_body_of_a_later_request_may_come_later():
     assert client.bodies()[-1] == b"POST /last " + body
 
 
-def test_large_body_that_begins_among_other_requests_is_whole():
-    client = Client()
+def test_large_body_that_begins_among_other_requests_is_whole(client):
     body = bytes(range(256)) * 1000
     client.send(b"".join(map(get, range(MANY))) + post(body, b"/large") + get(1))
 
@@ -134,8 +131,7 @@ def test_large_body_that_begins_among_other_requests_is_whole():
     assert client.bodies()[MANY:] == [b"POST /large " + body, b"GET /1 "]
 
 
-def test_request_that_is_answered_later_holds_back_those_after_it():
-    client = Client()
+def test_request_that_is_answered_later_holds_back_those_after_it(client):
     later = b"GET /later HTTP/1.1\r\nHost: localhost\r\n\r\n"
     client.send(b"".join(map(get, range(200))) + later + b"".join(map(get, range(200, MANY))))
     assert targets(client) == expected(200)
@@ -146,8 +142,7 @@ def test_request_that_is_answered_later_holds_back_those_after_it():
     assert targets(client) == [*expected(200), b"/later", *expected(MANY - 200, 200)]
 
 
-def test_nothing_is_read_after_a_request_that_is_the_last_one():
-    client = Client()
+def test_nothing_is_read_after_a_request_that_is_the_last_one(client):
     last = b"GET /later HTTP/1.1\r\nHost: l\r\nConnection: close\r\n\r\n"
     client.send(b"".join(map(get, range(200))) + last + b"".join(map(get, range(200))))
     assert targets(client) == expected(200)
@@ -160,24 +155,21 @@ def test_nothing_is_read_after_a_request_that_is_the_last_one():
     assert client.transport.is_lost
 
 
-def test_upgrades_among_many_requests_are_ignored_in_order():
-    client = Client()
+def test_upgrades_among_many_requests_are_ignored_in_order(client):
     upgrade = (b"Upgrade: websocket", b"Connection: upgrade")
     client.send(b"".join(get(n, *upgrade if n % 3 == 0 else ()) for n in range(MANY)))
 
     assert targets(client) == expected(MANY)
 
 
-def test_invalid_request_is_refused_after_the_answers_to_those_before_it():
-    client = Client()
+def test_invalid_request_is_refused_after_the_answers_to_those_before_it(client):
     client.send(b"".join(map(get, range(MANY))) + b"nonsense\r\n\r\n" + get(1))
 
     assert client.statuses() == [200] * MANY + [400]
     assert client.saw_end
 
 
-def test_chunks_of_one_byte_are_read_in_turns():
-    client = Client()
+def test_chunks_of_one_byte_are_read_in_turns(client):
     head = b"POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     wire = head + b"1\r\nz\r\n" * 4000 + b"0\r\n\r\n" + get(1)
 
@@ -188,8 +180,7 @@ def test_chunks_of_one_byte_are_read_in_turns():
     assert client.bodies() == [b"POST /echo " + b"z" * 4000, b"GET /1 "]
 
 
-def test_shutdown_answers_what_waits_and_says_that_it_closes():
-    client = Client()
+def test_shutdown_answers_what_waits_and_says_that_it_closes(client):
     client.transport.receive(b"".join(map(get, range(138))))
 
     client.connection.end()
@@ -200,8 +191,7 @@ def test_shutdown_answers_what_waits_and_says_that_it_closes():
     assert client.transport.is_lost
 
 
-def test_heads_of_medium_requests_are_cached():
-    client = Client()
+def test_heads_of_medium_requests_are_cached(client):
     request = post(b"a" * 20_000, b"/medium")
     client.send(request)
 

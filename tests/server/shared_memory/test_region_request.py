@@ -133,6 +133,11 @@ def response(data, name="y"):
     return InferResponse("m", "1", "", [InferTensor(name, dtypes.UINT8, (len(data),), data)])
 
 
+@pytest.fixture
+def scene():
+    return Scene(LARGE)
+
+
 def test_small_input_is_read_at_once():
     scene = Scene()
     scene.source.content[8:12] = b"abcd"
@@ -163,8 +168,7 @@ def test_unknown_regions_are_refused_before_anything_is_read():
         Scene().begin(output=RegionPlace("other", 0, 4))
 
 
-def test_nothing_is_read_for_a_request_that_does_not_fit_its_model():
-    scene = Scene(LARGE)
+def test_nothing_is_read_for_a_request_that_does_not_fit_its_model(scene):
     scene.model.body_memory = lambda *_: pytest.fail("memory was allocated")
 
     with pytest.raises(InvalidArgumentError, match=f"Expected 4, got {LARGE}"):
@@ -185,8 +189,7 @@ def test_strings_are_not_counted_before_they_are_read():
     assert (bytes(tensor.data), tensor.strings) == (b"\1\0\0\0a", None)
 
 
-def test_inputs_take_no_more_memory_at_a_time_than_allowed():
-    scene = Scene(LARGE)
+def test_inputs_take_no_more_memory_at_a_time_than_allowed(scene):
     scene.budget = ReadBudget(2 * LARGE)
     whole = RegionPlace("in", 0, LARGE)
     cancelled = scene.begin(whole)
@@ -218,8 +221,7 @@ def test_inputs_that_cannot_be_read_take_no_memory():
     assert len(scene.submitted) == 1
 
 
-def test_large_input_that_has_shrunk_meanwhile_is_refused():
-    scene = Scene(LARGE)
+def test_large_input_that_has_shrunk_meanwhile_is_refused(scene):
     scene.begin(RegionPlace("in", 0, LARGE))
     scene.source.content.clear()
 
@@ -230,8 +232,7 @@ def test_large_input_that_has_shrunk_meanwhile_is_refused():
     assert "made smaller after it was registered" in message
 
 
-def test_request_that_cannot_be_submitted_after_it_was_read_is_answered_and_takes_no_memory():
-    scene = Scene(LARGE)
+def test_request_that_cannot_be_submitted_after_it_was_read_is_answered_and_takes_no_memory(scene):
     told = []
 
     def submit(request, sink):
@@ -247,8 +248,7 @@ def test_request_that_cannot_be_submitted_after_it_was_read_is_answered_and_take
     scene.budget.take(4 * LARGE)
 
 
-def test_unexpected_failure_of_a_response_is_logged_and_tells_the_client_nothing(caplog):
-    scene = Scene(LARGE)
+def test_unexpected_failure_of_a_response_is_logged_and_tells_the_client_nothing(scene, caplog):
     request = scene.begin(output=RegionPlace("out", 0, LARGE))
     request.on_response(response(bytes(LARGE)), final=True)
     scene.sink.failure = KeyError("a secret")
@@ -259,8 +259,7 @@ def test_unexpected_failure_of_a_response_is_logged_and_tells_the_client_nothing
     assert "while it served a request with shared memory" in caplog.text
 
 
-def test_request_that_was_cancelled_while_it_was_read_is_not_submitted():
-    scene = Scene(LARGE)
+def test_request_that_was_cancelled_while_it_was_read_is_not_submitted(scene):
     request = scene.begin(RegionPlace("in", 0, LARGE))
 
     request.cancel()
@@ -303,8 +302,7 @@ def test_output_that_does_not_fit_is_an_error_and_nothing_is_written():
     assert scene.target.content[:4] == b"123\0"
 
 
-def test_responses_and_errors_keep_their_order_while_one_is_written():
-    scene = Scene(LARGE)
+def test_responses_and_errors_keep_their_order_while_one_is_written(scene):
     request = scene.begin(output=RegionPlace("out", 0, LARGE))
 
     request.on_response(response(bytes(LARGE)), final=False)
@@ -317,8 +315,7 @@ def test_responses_and_errors_keep_their_order_while_one_is_written():
     assert scene.sink.events == [([b""], False), ([b""], False), ("c", False), (None, True)]
 
 
-def test_model_waits_while_its_responses_are_behind():
-    scene = Scene(LARGE)
+def test_model_waits_while_its_responses_are_behind(scene):
     request = scene.begin(output=RegionPlace("out", 0, LARGE))
 
     for _ in range(4):
@@ -334,8 +331,7 @@ def test_model_waits_while_its_responses_are_behind():
     assert scene.handle.calls == ["pause", "resume"]
 
 
-def test_failure_of_a_write_ends_only_its_response():
-    scene = Scene(LARGE)
+def test_failure_of_a_write_ends_only_its_response(scene):
     request = scene.begin(output=RegionPlace("out", 0, LARGE))
     request.on_response(response(bytes(LARGE)), final=False)
     request.on_response(response(b"b"), final=True)
@@ -351,8 +347,7 @@ def test_failure_of_a_write_ends_only_its_response():
     assert "made smaller" in scene.sink.events[0][0]
 
 
-def test_response_that_the_front_end_cannot_send_ends_the_request():
-    scene = Scene(LARGE)
+def test_response_that_the_front_end_cannot_send_ends_the_request(scene):
     request = scene.begin(output=RegionPlace("out", 0, LARGE))
     request.on_response(response(bytes(LARGE)), final=False)
     request.on_response(response(b"b"), final=True)
@@ -380,8 +375,7 @@ def test_ended_request_keeps_nothing():
         gc.enable()
 
 
-def test_pause_before_the_request_is_submitted_counts():
-    scene = Scene(LARGE)
+def test_pause_before_the_request_is_submitted_counts(scene):
     request = scene.begin(RegionPlace("in", 0, LARGE))
 
     request.pause()

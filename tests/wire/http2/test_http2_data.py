@@ -39,6 +39,11 @@ def cut(body: bytes, size: int) -> bytes:
     return b"".join(data(1, body[start : start + size]) for start in range(0, len(body), size))
 
 
+@pytest.fixture
+def client():
+    return opened()
+
+
 @pytest.mark.parametrize("payload", [b"", b"\x01", b"\x05abcd"])
 def test_padding_longer_than_the_frame_is_refused(payload):
     (event,) = opened().send(frame(frames.DATA, frames.PADDED, 1, payload))
@@ -58,8 +63,7 @@ def test_frame_may_be_padding_only():
     assert opened().send(frame(frames.DATA, frames.PADDED, 1, b"\x02\0\0")) == []
 
 
-def test_memory_that_was_lent_is_not_kept():
-    client = opened()
+def test_memory_that_was_lent_is_not_kept(client):
     buffer = bytearray(cut(BODY[:60_000], 16_384) + data(3, b"x" * 5000) + data(3, b"y"))
 
     first, second = client.connection.receive(memoryview(buffer), client.now_ns)
@@ -72,8 +76,7 @@ def test_memory_that_was_lent_is_not_kept():
 @pytest.mark.parametrize("kind", [bytes, memoryview])
 @pytest.mark.parametrize("frame_bytes", [100, 16_384, 200_000])
 @pytest.mark.parametrize("chunk_bytes", [1000, 70_000, 1 << 20])
-def test_body_is_put_into_the_memory_of_its_stream(frame_bytes, chunk_bytes, kind):
-    client = opened()
+def test_body_is_put_into_the_memory_of_its_stream(client, frame_bytes, chunk_bytes, kind):
     memory = memoryview(bytearray(len(BODY)))
     client.connection.set_buffer(1, memory)
     wire = cut(BODY, frame_bytes)
@@ -88,8 +91,7 @@ def test_body_is_put_into_the_memory_of_its_stream(frame_bytes, chunk_bytes, kin
     assert sum(event.size for event in events) == len(BODY)
 
 
-def test_frames_of_one_read_share_an_event():
-    client = opened()
+def test_frames_of_one_read_share_an_event(client):
     client.connection.set_buffer(1, memoryview(bytearray(len(BODY))))
 
     assert client.send(cut(BODY, 16_384)) == [DataBuffered(1, len(BODY), end_stream=False)]
@@ -186,8 +188,7 @@ def _effects(chunks: list[bytes], kind: type, limits: Http2Limits, room: int):
     return [*effects, received, client.output(), bytes(memory)]
 
 
-def test_what_the_memory_has_no_room_for_is_received():
-    client = opened()
+def test_what_the_memory_has_no_room_for_is_received(client):
     memory = memoryview(bytearray(7))
     client.connection.set_buffer(1, memory)
 
@@ -200,8 +201,7 @@ def test_what_the_memory_has_no_room_for_is_received():
     ]
 
 
-def test_large_frames_beyond_the_memory_are_received():
-    client = opened()
+def test_large_frames_beyond_the_memory_are_received(client):
     memory = memoryview(bytearray(20_000))
     client.connection.set_buffer(1, memory)
 
@@ -211,8 +211,7 @@ def test_large_frames_beyond_the_memory_are_received():
     assert memory.tobytes() + b"".join(event.data for event in received) == BODY[:60_000]
 
 
-def test_other_streams_do_not_get_into_the_memory():
-    client = opened()
+def test_other_streams_do_not_get_into_the_memory(client):
     memory = memoryview(bytearray(4))
     client.connection.set_buffer(1, memory)
 
@@ -226,15 +225,13 @@ def test_other_streams_do_not_get_into_the_memory():
     ]
 
 
-def test_end_without_data_is_received():
-    client = opened()
+def test_end_without_data_is_received(client):
     client.connection.set_buffer(1, memoryview(bytearray(4)))
 
     assert client.send(data(1, b"", end_stream=True)) == [DataReceived(1, b"", end_stream=True)]
 
 
-def test_closed_stream_takes_no_memory():
-    client = opened()
+def test_closed_stream_takes_no_memory(client):
     client.send(rst_stream(1))
 
     client.connection.set_buffer(1, memoryview(bytearray(4)))
@@ -242,8 +239,7 @@ def test_closed_stream_takes_no_memory():
     assert client.connection.get_buffer() is None
 
 
-def test_rest_of_a_large_frame_has_room_in_the_memory():
-    client = opened()
+def test_rest_of_a_large_frame_has_room_in_the_memory(client):
     memory = memoryview(bytearray(len(BODY)))
     client.connection.set_buffer(1, memory)
     wire = data(1, BODY, end_stream=True)
@@ -258,8 +254,7 @@ def test_rest_of_a_large_frame_has_room_in_the_memory():
     assert client.connection.get_buffer() is None
 
 
-def test_room_ends_with_the_frame_or_with_the_memory():
-    client = opened()
+def test_room_ends_with_the_frame_or_with_the_memory(client):
     header = frames.pack_header(200_000 << 8 | frames.DATA, 0, 1)
     client.connection.set_buffer(1, memoryview(bytearray(300_000)))
     client.send(header)
@@ -298,8 +293,7 @@ def test_one_read_takes_all_frames_of_a_message(frame_bytes, end_stream):
     assert client.connection.get_buffer(reads_more=True) is None
 
 
-def test_next_header_is_read_if_no_frame_is_incomplete():
-    client = opened()
+def test_next_header_is_read_if_no_frame_is_incomplete(client):
     client.connection.set_buffer(1, memoryview(bytearray(len(BODY))))
     client.send(data(1, BODY[:20_000]))
     following = data(1, BODY[20_000:40_000])
@@ -314,8 +308,7 @@ def test_next_header_is_read_if_no_frame_is_incomplete():
 
 
 @pytest.mark.parametrize("size", [1, 8])
-def test_header_may_come_in_parts(size):
-    client = opened()
+def test_header_may_come_in_parts(client, size):
     memory = memoryview(bytearray(len(BODY)))
     client.connection.set_buffer(1, memory)
     wire = cut(BODY, 20_000)
@@ -344,8 +337,7 @@ def test_nothing_is_expected_for_a_while_after_another_frame():
     assert len(client.connection.get_buffer(reads_more=True)) == frames.HEADER_BYTES
 
 
-def test_nothing_is_expected_after_the_last_frame():
-    client = opened()
+def test_nothing_is_expected_after_the_last_frame(client):
     client.connection.set_buffer(1, memoryview(bytearray(len(BODY))))
     client.send(data(1, BODY[:100_000], end_stream=True)[:1000])
 
@@ -353,8 +345,7 @@ def test_nothing_is_expected_after_the_last_frame():
     assert client.connection.expect_more() == []
 
 
-def test_room_is_only_for_much_data():
-    client = opened()
+def test_room_is_only_for_much_data(client):
     client.connection.set_buffer(1, memoryview(bytearray(300_000)))
 
     client.send(data(1, bytes(50_000))[:-1])
@@ -362,16 +353,13 @@ def test_room_is_only_for_much_data():
     assert client.connection.get_buffer() is None
 
 
-def test_stream_without_memory_has_no_room():
-    client = opened()
-
+def test_stream_without_memory_has_no_room(client):
     client.send(data(1, BODY)[:1000])
 
     assert client.connection.get_buffer() is None
 
 
-def test_data_inside_a_header_block_has_no_room():
-    client = opened()
+def test_data_inside_a_header_block_has_no_room(client):
     client.connection.set_buffer(1, memoryview(bytearray(len(BODY))))
     client.send(frame(frames.HEADERS, 0, 5, client.block()), data(1, BODY)[:9])
 
@@ -380,8 +368,7 @@ def test_data_inside_a_header_block_has_no_room():
     assert isinstance(event, ConnectionTerminated)
 
 
-def test_stream_that_is_reset_gives_its_room_up():
-    client = opened()
+def test_stream_that_is_reset_gives_its_room_up(client):
     memory = memoryview(bytearray(len(BODY)))
     client.connection.set_buffer(1, memory)
     client.send(data(1, BODY)[:1009])
