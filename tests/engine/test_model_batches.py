@@ -11,13 +11,6 @@ from pytriton.runtime.executor.inference import Outcome
 from tests.fakes import FakeInstance, RecordingSink, response
 
 
-def test_requests_of_one_round_share_a_batch(scene):
-    one = scene(max_batch_size=4)
-    one.submit(3)
-
-    assert one.instance.sizes == [3]
-
-
 def test_requests_that_come_while_the_instance_is_busy_form_the_next_batch(scene):
     one = scene(max_batch_size=4)
     one.submit()

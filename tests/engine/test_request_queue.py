@@ -55,25 +55,16 @@ def test_request_can_only_shorten_the_timeout_and_only_where_allowed(
     assert asking.deadline_ns == (7 + 1000 * expected_us if expected_us else 0)
 
 
-def test_full_level_refuses_with_the_id_of_the_request():
+@pytest.mark.parametrize("fields, name", [({"id": "seven"}, "seven"), ({}, "<id_unknown>")])
+def test_full_level_refuses_with_the_id_of_the_request(fields, name):
     waiting = queue(max_queue_size=1)
     waiting.add(inference(), 0)
 
     with pytest.raises(UnavailableError) as refused:
-        waiting.add(inference(id="seven"), 0)
+        waiting.add(inference(**fields), 0)
 
-    assert refused.value.message == "[request id: seven] Exceeds maximum queue size"
+    assert refused.value.message == f"[request id: {name}] Exceeds maximum queue size"
     assert len(waiting) == 1
-
-
-def test_full_level_refuses_a_request_without_an_id():
-    waiting = queue(max_queue_size=1)
-    waiting.add(inference(), 0)
-
-    with pytest.raises(UnavailableError) as refused:
-        waiting.add(inference(), 0)
-
-    assert refused.value.message == "[request id: <id_unknown>] Exceeds maximum queue size"
 
 
 def test_queue_size_counts_delayed_requests_and_only_its_own_level():

@@ -167,38 +167,6 @@ def test_stream_reaches_the_form(ask):
     assert "".join(words) == "You asked: w This answer comes word by word. "
 
 
-def test_model_is_loaded_and_unloaded_with_the_token(ask):
-    def state() -> str:
-        models = ask("/page/api/models").json["models"]
-        return next(each["state"] for each in models if each["name"] == "spare")
-
-    path = "/page/api/v2/repository/models/spare"
-    assert ask(f"{path}/load", b"{}").status == 403
-    assert ask(f"{path}/load", b"{}", HEADERS).status == 200
-    assert state() == "READY"
-    assert ask(f"{path}/unload", b"{}", HEADERS).status == 200
-    assert eventually(lambda: state() == "UNAVAILABLE")
-
-
-def test_load_that_fails_says_why(ask):
-    answer = ask("/page/api/v2/repository/models/broken/load", b"{}", HEADERS)
-
-    assert answer.status == 400
-    assert "no weights" in answer.error
-
-
-def test_log_and_settings_need_the_token(ask, server):
-    assert [ask("/page/api/log").status, ask("/page/api/settings").status] == [403, 403]
-    lines = ask("/page/api/log", headers=HEADERS).json["lines"]
-    settings = ask("/page/api/settings", headers=HEADERS).body
-
-    assert any("Started HTTPService" in line["text"] for line in lines)
-    last = lines[-1]["number"]
-    assert len(ask(f"/page/api/log?after={last - 1}", headers=HEADERS).json["lines"]) >= 1
-    assert str(server.repository).encode() in settings
-    assert b"page-secret" not in settings + json.dumps(lines).encode()
-
-
 def test_server_tells_its_addresses_and_whether_the_token_is_right(ask, server):
     document = ask("/page/api/server").json
 

@@ -32,10 +32,6 @@ def stream() -> EnsembleRig:
     return EnsembleRig(SOURCE, FILTER, ensemble_config(*STEPS))
 
 
-def test_ensemble_with_a_decoupled_step_is_decoupled(stream: EnsembleRig) -> None:
-    assert stream.ensembles["e"].spec.decoupled
-
-
 def test_responses_pass_the_step_after_in_order(stream: EnsembleRig) -> None:
     _, sink = stream.infer()
     for number in range(3):

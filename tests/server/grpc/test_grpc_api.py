@@ -134,10 +134,6 @@ def test_request_that_is_not_grpc_gets_an_http_status(client):
     assert client.response(html).head[":status"] == "415"
 
 
-def test_malformed_timeout_is_refused(client):
-    assert refusal(client, "ServerLive", b"", ("grpc-timeout", "soon"))[0] is GrpcStatus.INTERNAL
-
-
 def test_unreadable_message_is_refused(client):
     assert refusal(client, "ModelReady", b"\xff") == (
         GrpcStatus.INTERNAL,

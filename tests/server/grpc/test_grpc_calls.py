@@ -244,20 +244,6 @@ def test_answers_of_one_round_are_one_write(client):
     assert [client.response(stream).status for stream in streams] == ["0"] * 5
 
 
-def test_large_response_waits_for_the_clients_window():
-    client = GrpcClient(window=1000)
-    stream = client.call("ModelInfer", infer_request())
-    client.engine.answer(content=bytes(100_000))
-    client.run()
-    assert client.response(stream).trailers is None
-
-    client.receive(window_update(stream, 200_000))
-
-    (message,) = client.response(stream).messages
-    assert read(message).raw_output_contents == [bytes(100_000)]
-    assert client.response(stream).status == "0"
-
-
 def test_nothing_is_written_while_the_transport_is_full(client):
     stream = client.call("ModelInfer", infer_request())
     client.connection.pause_writing()

@@ -328,17 +328,6 @@ def test_large_chat_is_answered(service, client, stream):
     assert bytes(data[4:]).decode() == f"User: {LONG}\nAssistant:"
 
 
-def test_large_embeddings_are_answered(service, client):
-    client.send(embeddings(input=["a", LONG]))
-    client.loop.run()
-    service.instances["vectors"].answer(rows([1, 2], [3, 4]))
-
-    assert [each["embedding"] for each in json.loads(answer_of(client).body)["data"]] == [
-        [1, 2],
-        [3, 4],
-    ]
-
-
 @pytest.mark.parametrize(
     "request_bytes, status, param",
     [

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from pytriton.protocol.http2 import LocalProtocolError, encode_header_block, frames
-from pytriton.protocol.http2.frames import ResponseFrames
+from pytriton.protocol.http2.frames import BodyFrames, ResponseFrames
 from tests.wire.http2.frame_client import (
     INITIAL_WINDOW_SIZE,
     RESPONSE_HEAD,
@@ -26,6 +26,8 @@ from tests.wire.http2.frame_client import (
 )
 
 HEADER_TABLE_SIZE = 1
+HEADERS, DATA = frames.HEADERS, frames.DATA
+END = frames.END_STREAM
 
 
 def test_small_response_is_one_buffer():
@@ -78,15 +80,6 @@ def test_large_whole_response_shares_frames_and_is_not_copied():
     assert b"".join(part.payload for part in parts) == b"prefix" + tensor
     assert [len(part.payload) for part in parts[:-1]] == [16_384] * 6
     assert client.connection.open_streams == 0
-
-
-def test_whole_response_waits_for_the_window():
-    client = whole_response(10, [b"0123456789", b"abcde"])
-
-    assert client.data_sent(1) == b"0123456789"
-    client.send(window_update(1, 5))
-    last, trailers = client.output()
-    assert (last.payload, trailers.payload) == (b"abcde", TRAILERS)
 
 
 def test_whole_response_may_be_longer_than_a_queue():
@@ -257,6 +250,8 @@ def test_answer_for_a_client_that_left_is_dropped():
     assert client.connection.send_data(1, b"late")
     client.connection.send_trailers(1, TRAILERS)
     client.connection.send_response(1, RESPONSE_HEAD, (b"late",), TRAILERS)
+    client.connection.send_interim(1, RESPONSE_HEAD)
+    client.connection.send_body(1, RESPONSE_HEAD, (b"late",))
     client.connection.reset(1)
 
     assert client.output() == []
@@ -277,6 +272,7 @@ def test_queue_of_a_reset_stream_is_dropped():
         (lambda connection: connection.send_headers(3, RESPONSE_HEAD), "never opened"),
         (lambda connection: connection.send_headers(1, RESPONSE_HEAD), "a head already"),
         (lambda connection: connection.send_response(1, RESPONSE_HEAD, (), b""), "a head already"),
+        (lambda connection: connection.send_body(1, RESPONSE_HEAD, (b"abc",)), "a head already"),
         (lambda connection: connection.ping(b"short"), "8 bytes"),
         (lambda connection: connection.send_data(1, memoryview(bytes(1 << 20)).cast("I")), "bytes"),
     ],
@@ -340,3 +336,89 @@ def test_small_response_of_a_closed_stream_is_dropped():
 
     assert client.connection.send_whole(1, ResponseFrames(b"\x88", 1, TRAILERS), (b"a",))
     assert client.output() == []
+
+
+# Responses that end with their body instead of trailers
+
+
+def asking(window: int = 65_535) -> FrameClient:
+    client = FrameClient(settings=setting(INITIAL_WINDOW_SIZE, window))
+    client.open(1, end_stream=True)
+    return client
+
+
+def body_of(sent) -> bytes:
+    return b"".join(each.payload for each in sent if each.kind == DATA)
+
+
+@pytest.mark.parametrize("body", [(b"abc",), (b"a", b"", b"bc"), (memoryview(b"abc"),)])
+def test_small_response_is_two_frames(body):
+    client = asking()
+    client.connection.send_body(1, RESPONSE_HEAD, body)
+
+    assert client.output() == [
+        (HEADERS, frames.END_HEADERS, 1, RESPONSE_HEAD),
+        (DATA, END, 1, b"abc"),
+    ]
+    assert client.connection.open_streams == 0
+
+
+@pytest.mark.parametrize("body", [(), (b"",)])
+def test_response_without_a_body_is_one_frame(body):
+    client = asking()
+    client.connection.send_body(1, RESPONSE_HEAD, body)
+
+    assert client.output() == [(HEADERS, frames.END_HEADERS | END, 1, RESPONSE_HEAD)]
+    assert client.connection.open_streams == 0
+
+
+@pytest.mark.parametrize("window", [1, 1000, 1 << 20])
+def test_large_response_waits_for_the_window(window):
+    client = asking(window)
+    body = bytes(range(256)) * 1000
+    client.send(window_update(0, 1 << 20))
+    client.connection.send_body(1, RESPONSE_HEAD, [body[:100_000], body[100_000:]])
+    sent = client.output()
+
+    assert body_of(sent) == body[:window]
+
+    if window < len(body):
+        client.send(window_update(1, 1 << 20))
+        sent += client.output()
+    assert body_of(sent) == body
+    assert [each.flags & END for each in sent if each.kind == DATA][-1] == END
+    assert sum(bool(each.flags & END) for each in sent) == 1
+    assert client.connection.open_streams == 0
+
+
+def test_whole_response_is_joined_with_its_stream():
+    client = asking()
+    made = BodyFrames(RESPONSE_HEAD, 3)
+
+    assert client.connection.send_whole(1, made, (b"abc",))
+    assert client.output() == [
+        (HEADERS, frames.END_HEADERS, 1, RESPONSE_HEAD),
+        (DATA, END, 1, b"abc"),
+    ]
+    assert client.connection.open_streams == 0
+
+
+def test_client_that_still_sends_is_asked_to_stop():
+    client = FrameClient()
+    client.open(1)
+    client.connection.send_body(1, RESPONSE_HEAD, (b"abc",))
+
+    assert [each.kind for each in client.output()] == [HEADERS, DATA, frames.RST_STREAM]
+
+
+def test_interim_response_comes_before_the_real_one():
+    client = FrameClient()
+    client.open(1)
+    interim = encode_header_block([(b":status", b"100")])
+    client.connection.send_interim(1, interim)
+
+    assert client.output() == [(HEADERS, frames.END_HEADERS, 1, interim)]
+
+    client.connection.send_body(1, RESPONSE_HEAD, (b"abc",))
+
+    assert body_of(client.output()) == b"abc"
