@@ -86,14 +86,6 @@ def test_bucket_has_what_it_needs_after_the_time_that_it_says(rate, debt):
     assert bucket.level(int(wait_s * 1e9) + 1) >= min(1, rate) - 1e-6
 
 
-def test_bucket_saves_up_no_more_than_its_burst():
-    bucket = Bucket(10, 20)
-    bucket.level(0)
-    bucket.spend(20)
-
-    assert bucket.level(3600 * S) == 20
-
-
 # Limits
 
 

@@ -134,17 +134,6 @@ def test_contradicting_resource_is_free_again_when_its_last_instance_is_removed(
     assert limiter.pools == {("R", 0): (0, 1)}
 
 
-def test_priority_two_gets_half_the_turns_of_priority_one(limiter):
-    first = limiter.add("a", limits(R=1, priority=1))
-    second = limiter.add("b", limits(R=1, priority=2))
-    limiter.wait(first)
-    limiter.wait(second)
-    order = run(limiter, 300)
-
-    assert order.count(first) == 200
-    assert order.count(second) == 100
-
-
 def test_priority_zero_counts_as_one(limiter):
     zero = limiter.add("a", limits(R=1, priority=0))
     one = limiter.add("b", limits(R=1))
@@ -172,16 +161,6 @@ def test_instances_of_one_model_without_resources_share_by_priority(limiter):
     assert order.count(second) == 2
 
 
-def test_newcomer_has_no_turns_to_make_up_for(limiter):
-    old = limiter.add("a", limits(R=1))
-    limiter.wait(old)
-    run(limiter, 100)
-    new = limiter.add("b", limits(R=1))
-    limiter.wait(new)
-
-    assert run(limiter, 6).count(new) == 3
-
-
 def test_others_do_not_change_the_turns_of_those_with_another_resource(limiter):
     first = limiter.add("a", limits(R=1, priority=1))
     second = limiter.add("b", limits(R=1, priority=2))
@@ -197,39 +176,6 @@ def test_others_do_not_change_the_turns_of_those_with_another_resource(limiter):
             limiter.end(busy)
 
     assert turns.count(first) == 20
-
-
-def test_large_need_is_not_overtaken_for_ever(limiter):
-    small = [limiter.add("a", limits(R=1)) for _ in range(3)]
-    large = limiter.add("b", limits(R=3))
-    for each in small:
-        limiter.wait(each)
-        limiter.start(each)
-    limiter.wait(large)
-    for each in small[:2]:
-        limiter.end(each)
-        limiter.wait(each)
-
-    assert limiter.next() is None  # two of three are free, and kept for the large one
-
-    limiter.end(small[2])
-
-    assert limiter.next() is large
-
-
-def test_instance_that_needs_nothing_scarce_passes(limiter):
-    holder, waiter = limiter.add("a", limits(R=1)), limiter.add("b", limits(R=1))
-    other, free = limiter.add("c", limits(S=1)), limiter.add("d", limits())
-    limiter.wait(holder)
-    limiter.start(holder)
-    for each in (waiter, other, free):
-        limiter.wait(each)
-    started = []
-    while (contender := limiter.next()) is not None:
-        limiter.start(contender)
-        started.append(contender)
-
-    assert started == [other, free]
 
 
 def test_removed_instance_gives_back_what_it_holds(limiter):

@@ -12,7 +12,7 @@ import pytest
 from pytriton.base.errors import UnavailableError
 from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, QueueTimeoutAction
 from pytriton.serving.engine.batcher import GreedyBatcher
-from pytriton.serving.engine.request_queue import DeadlineHeap, RequestQueue
+from pytriton.serving.engine.request_queue import DeadlineHeap
 from tests.fakes import inference
 
 MS = 1_000_000
@@ -21,38 +21,6 @@ MS = 1_000_000
 def queue(**policy: Any) -> GreedyBatcher:
     """A queue of one level, from which `next` takes all that waits."""
     return GreedyBatcher(BatcherSpec(default_queue_policy=QueuePolicySpec(**policy)), 1000)
-
-
-def test_add_stamps_the_time_and_no_deadline_without_a_timeout():
-    waiting = queue()
-    first = inference(timeout_us=5)
-
-    waiting.add(first, 70)
-
-    assert first.queued_ns == 70
-    assert first.deadline_ns == 0
-    assert waiting.next_deadline_ns() == 0
-
-
-@pytest.mark.parametrize(
-    "default_us, can_override, asked_us, expected_us",
-    [
-        (100, True, 40, 40),
-        (100, True, 400, 100),
-        (100, True, 0, 100),
-        (100, False, 40, 100),
-        (0, True, 40, 0),
-    ],
-)
-def test_request_can_only_shorten_the_timeout_and_only_where_allowed(
-    default_us, can_override, asked_us, expected_us
-):
-    waiting = queue(default_timeout_us=default_us, allow_timeout_override=can_override)
-    asking = inference(timeout_us=asked_us)
-
-    waiting.add(asking, 7)
-
-    assert asking.deadline_ns == (7 + 1000 * expected_us if expected_us else 0)
 
 
 @pytest.mark.parametrize("fields, name", [({"id": "seven"}, "seven"), ({}, "<id_unknown>")])
@@ -67,74 +35,6 @@ def test_full_level_refuses_with_the_id_of_the_request(fields, name):
     assert len(waiting) == 1
 
 
-def test_queue_size_counts_delayed_requests_and_only_its_own_level():
-    policy = QueuePolicySpec(
-        max_queue_size=2, default_timeout_us=1, timeout_action=QueueTimeoutAction.DELAY
-    )
-    waiting = RequestQueue(
-        BatcherSpec(priority_levels=2, default_priority_level=2, queue_policies={1: policy})
-    )
-    waiting.add(inference(priority=1), 0)
-    assert waiting.expire(1000) == []
-    waiting.add(inference(priority=1), 2000)
-
-    with pytest.raises(UnavailableError):
-        waiting.add(inference(priority=1), 2000)
-    for _ in range(3):
-        waiting.add(inference(priority=2), 2000)
-
-    assert len(waiting) == 5
-
-
-def test_rejection_happens_at_the_deadline_and_not_before():
-    waiting = queue(default_timeout_us=200_000)
-    late, later = inference(), inference()
-    waiting.add(late, 0)
-    waiting.add(later, 5 * MS)
-
-    assert waiting.next_deadline_ns() == 200 * MS
-    assert waiting.expire(200 * MS - 1) == []
-    assert waiting.expire(200 * MS) == [late]
-    assert waiting.next_deadline_ns() == 205 * MS
-    assert waiting.next(201 * MS) == [later]
-    assert waiting.next_deadline_ns() == 0
-
-
-def test_shorter_timeout_of_a_later_request_comes_first():
-    waiting = queue(default_timeout_us=100, allow_timeout_override=True)
-    patient, hasty = inference(), inference(timeout_us=10)
-    waiting.add(patient, 0)
-    waiting.add(hasty, 0)
-
-    assert waiting.next_deadline_ns() == 10_000
-    assert waiting.expire(10_000) == [hasty]
-    assert waiting.expire(100_000) == [patient]
-
-
-def test_expired_request_found_by_next_is_still_handed_out_by_expire():
-    waiting = queue(default_timeout_us=10)
-    expired = inference()
-    waiting.add(expired, 0)
-
-    assert waiting.next(10_000) is None
-    assert waiting.next_deadline_ns() == 10_000
-    assert waiting.expire(10_000) == [expired]
-    assert waiting.next_deadline_ns() == 0
-
-
-def test_delayed_requests_run_after_those_on_time_and_keep_their_order():
-    waiting = queue(default_timeout_us=10, timeout_action=QueueTimeoutAction.DELAY)
-    early = [inference(), inference()]
-    for each in early:
-        waiting.add(each, 0)
-    fresh = inference()
-    waiting.add(fresh, 9000)
-
-    assert waiting.expire(10_000) == []
-    assert waiting.next(10_000) == [fresh, *early]
-    assert [each.deadline_ns for each in early] == [0, 0]
-
-
 @pytest.mark.parametrize("priority", [0, 4, -1, 2**64 - 1])
 def test_unset_or_unknown_priority_means_the_default_level(priority):
     waiting = GreedyBatcher(BatcherSpec(priority_levels=3, default_priority_level=2), 1000)
@@ -143,15 +43,6 @@ def test_unset_or_unknown_priority_means_the_default_level(priority):
         waiting.add(each, 0)
 
     assert waiting.next(0) == [high, default, low]
-
-
-def test_priority_is_ignored_where_the_model_has_one_level():
-    waiting = queue()
-    first, second = inference(priority=9), inference(priority=1)
-    waiting.add(first, 0)
-    waiting.add(second, 0)
-
-    assert waiting.next(0) == [first, second]
 
 
 def test_levels_cost_nothing_until_they_are_used():
@@ -222,16 +113,6 @@ def test_take_all_includes_expired_requests_that_nobody_was_told_of():
 
     assert waiting.take_all() == [expired]
     assert waiting.expire(10_000) == []
-
-
-def test_delayed_request_can_be_removed():
-    waiting = queue(default_timeout_us=10, timeout_action=QueueTimeoutAction.DELAY)
-    delayed = inference()
-    waiting.add(delayed, 0)
-    waiting.expire(10_000)
-
-    assert waiting.remove(delayed)
-    assert len(waiting) == 0
 
 
 def test_deadlines_of_requests_that_left_do_not_pile_up():

@@ -269,22 +269,6 @@ def test_cancelled_member_leaves_the_queue_of_its_step(scene) -> None:
     assert not scene.model.is_busy
 
 
-def test_cancelled_member_leaves_the_queue_of_a_later_step(scene) -> None:
-    first = scene.submit([1])
-    chunk = scene.submit([1, 1])
-    scene.double("a")  # the first one is at the second step
-    scene.double("a")
-    chunk.members[0].cancel()
-
-    assert scene.ends.heard[id(chunk), 0] == [("failed", "")]
-
-    scene.finish()
-
-    assert scene.ends.of(first) == scene.expected[id(first)]
-    assert scene.ends.of(chunk)[1] == scene.expected[id(chunk)][1]
-    assert not scene.model.is_busy
-
-
 @pytest.mark.parametrize("name", ["a", "b"])
 @pytest.mark.parametrize("by_item", [False, True])
 def test_member_that_is_cancelled_while_its_step_runs_goes_no_further(
@@ -313,17 +297,6 @@ def test_member_that_is_cancelled_while_its_step_runs_goes_no_further(
     assert sum(sum(frame.rows) for frame in scene.instances["b"].frames) == (
         2 if name == "a" else 4
     )
-    assert not scene.model.is_busy
-
-
-def test_member_that_continues_as_a_request_can_be_cancelled(scene) -> None:
-    chunk = scene.submit([1, 1])
-    scene.instances["a"].double_by_item()
-    scene.loop.run()
-    chunk.members[0].cancel()
-    scene.finish()
-
-    assert scene.ends.of(chunk) == [("failed", ""), scene.expected[id(chunk)][1]]
     assert not scene.model.is_busy
 
 
@@ -360,24 +333,3 @@ def test_random_chunks_with_cancelled_members_end_once(seed: int) -> None:
     assert not scene.model.is_busy
     assert not scene.model._columns._open
     assert not scene.model._columns._cancelled
-
-
-@given(st.integers(0, 2**32))
-def test_random_chunks_are_answered_once_and_right(seed: int) -> None:
-    dice = random.Random(seed)
-    scene = Scene(max_batch_size=dice.choice([2, 4, 8]))
-    chunks = []
-    for _ in range(dice.randint(1, 12)):
-        busy = [each for each in scene.instances.values() if each.running]
-        if busy and dice.random() < 0.6:
-            instance = dice.choice(busy)
-            dice.choice([instance.double, instance.double, instance.double_by_item])()
-            scene.loop.run()
-        else:
-            rows = [dice.randint(1, 2) for _ in range(dice.randint(1, 5))]
-            chunks.append(scene.submit(rows, joined=dice.random() < 0.5))
-    scene.finish()
-
-    for chunk in chunks:
-        assert scene.ends.of(chunk) == scene.expected[id(chunk)]
-    assert not scene.model.is_busy

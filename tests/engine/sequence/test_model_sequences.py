@@ -9,7 +9,7 @@ from pytriton.base import dtypes
 from pytriton.base.errors import CancelledError, InvalidArgumentError, UnavailableError
 from pytriton.base.model_spec import ControlSpec, SequenceControlKind, SequenceSpec
 from pytriton.runtime.executor.inference import Outcome
-from tests.fakes import FakeInstance, FakeSupervisor, response
+from tests.fakes import FakeInstance, FakeSupervisor
 
 START, END = 1, 2
 MISSING_START = (
@@ -90,21 +90,6 @@ def test_request_outside_a_sequence_is_refused(sequences, correlation_id, flags,
     assert one.model.statistics.pending_count == 0
 
 
-def test_sequence_takes_no_request_after_its_end(sequences):
-    one = sequences()
-    ask(one, 7, START)
-    ask(one, 7, END)
-    assert [error.message for error in ask(one, 7).refusals] == [MISSING_START.format(7)]
-
-
-def test_number_and_text_are_different_ids(sequences):
-    one = sequences()
-    ask(one, 7, START)
-    sink = ask(one, "7")
-
-    assert [error.message for error in sink.refusals] == [MISSING_START.format("7")]
-
-
 def test_start_in_a_running_sequence_begins_it_again(sequences, caplog):
     one = sequences(slots=1)
     ask(one, 7, START)
@@ -132,22 +117,6 @@ def test_sequences_beyond_the_slots_wait_in_order(sequences):
     one.check_all_answered()
 
 
-def test_sequence_stays_with_its_instance(sequences):
-    one = sequences(slots=2, instances=2)
-    for correlation_id in (1, 2, 3, 4):
-        ask(one, correlation_id, START)
-    finish_all(one)
-    for correlation_id in (4, 2, 1, 3):
-        ask(one, correlation_id)
-        finish_all(one)
-    met = [
-        {each.request.correlation_id for b in i.batches for each in b.inferences}
-        for i in one.instances
-    ]
-
-    assert [each - {0} for each in met] == [{1, 3}, {2, 4}]
-
-
 def test_idle_sequence_ends_and_frees_its_slot(sequences):
     one = sequences(slots=1, sequence={"idle_us": 1_000_000})
     ask(one, 1, START)
@@ -161,18 +130,6 @@ def test_idle_sequence_ends_and_frees_its_slot(sequences):
     assert ask(one, 1).refusals[0].message == MISSING_START.format(1)
     one.instance.finish()
     assert waiting.final_count == 1
-
-
-def test_sequence_with_a_slow_request_is_not_idle(sequences):
-    one = sequences(sequence={"idle_us": 1_000_000})
-    ask(one, 1, START)
-    one.loop.advance(5)
-    one.instance.finish()
-    one.loop.advance(0.9)
-    sink = ask(one, 1)
-    one.instance.finish()
-
-    assert sink.responses
 
 
 def test_backlog_ends_a_sequence_whose_timeout_is_over(sequences):
@@ -189,17 +146,6 @@ def test_backlog_ends_a_sequence_whose_timeout_is_over(sequences):
     assert ask(one, 2).refusals[0].message == MISSING_START.format(2)
     finish_all(one)
     assert one.model.statistics.pending_count == 0
-
-
-def test_timeout_does_not_count_in_a_slot(sequences):
-    one = sequences(slots=1)
-    ask(one, 1, START | END)
-    late = ask(one, 2, START, timeout_us=500_000)
-    one.instance.finish()
-    one.loop.advance(2)
-    one.instance.finish()
-
-    assert late.responses
 
 
 def test_backlog_refuses_more_sequences_than_it_may_hold(sequences):
@@ -233,34 +179,6 @@ def test_cancelled_request_ends_its_sequence_after_those_before_it(sequences):
     assert other.responses
     one.instance.die()
     assert one.model.statistics.pending_count == 0
-
-
-def test_cancelled_first_request_ends_its_sequence_at_once(sequences):
-    one = sequences(slots=1)
-    ask(one, 1, START)
-    (cancelled,) = one.submit(correlation_id=1)
-    other = ask(one, 2, START)
-    cancelled.cancel()
-    finish_all(one)
-
-    assert isinstance(one.sink(1).errors[0], CancelledError)
-    assert other.responses
-    assert ask(one, 1).refusals[0].message == MISSING_START.format(1)
-
-
-def test_cancelled_sequence_in_the_backlog_leaves_it(sequences):
-    one = sequences(slots=1)
-    ask(one, 1, START)
-    (cancelled,) = one.submit(correlation_id=2, flags=START)
-    ask(one, 3, START)
-    cancelled.cancel()
-    ask(one, 1, END)
-    order = []
-    while one.instance.running:
-        order += running_ids(one.instance)
-        one.instance.finish()
-
-    assert order == [[1], [1], [3]]
 
 
 def test_cancelled_running_request_is_left_to_the_instance(sequences):
@@ -304,18 +222,6 @@ def test_sequence_of_a_lost_instance_has_ended_before_its_death(sequences):
     assert sink.refusals[0].message == MISSING_START.format(1)
 
 
-def test_other_instances_keep_their_sequences(sequences):
-    one = sequences(slots=1, instances=2)
-    ask(one, 1, START)
-    ask(one, 2, START)
-    finish_all(one)
-    one.instances[0].die()
-    sink = ask(one, 2)
-    finish_all(one)
-
-    assert sink.responses
-
-
 def test_failed_request_does_not_end_its_sequence(sequences):
     one = sequences()
     failed = ask(one, 1, START)
@@ -338,20 +244,6 @@ def test_batch_that_cannot_be_sent_does_not_block_its_sequence(sequences):
     assert [error.message for error in refused.errors] == ["no room"]
     assert sink.responses
     one.check_all_answered()
-
-
-def test_decoupled_request_ends_before_the_next_begins(sequences):
-    one = sequences(decoupled=True, concurrency=4)
-    ask(one, 1, START)
-    ask(one, 1)
-    (batch,) = one.instance.running
-    one.instance.report(batch, [Outcome(0, response(), is_final=False)])
-    ask(one, 2, START)
-    assert [ids[-1] for ids in running_ids(one.instance)] == [1, 2]
-    one.instance.report(batch, [Outcome(0, None)])
-    one.loop.run()
-
-    assert sorted(ids[-1] if 2 in ids else ids[0] for ids in running_ids(one.instance)) == [1, 2]
 
 
 def test_ids_are_generated_and_told(sequences):

@@ -51,14 +51,6 @@ def test_direct_fills_slots_without_a_request(scene):
     assert (null.flags, null.id, null.rows) == (0, "", 1)
 
 
-def test_direct_batch_ends_with_the_last_slot_that_has_a_request(scene):
-    one = scene(**direct())
-    start(one, 11, 12, 13)
-    at_once(one, 12)
-
-    assert batches(one.instance) == [[0, 12]]
-
-
 def test_direct_gives_new_sequences_the_lowest_slot(scene):
     one = scene(**direct())
     start(one, 11, 12, 13, 14)
@@ -83,37 +75,6 @@ def test_direct_counts_clients_requests_only(scene):
     assert one.model.running_count == 0
     sizes = [each.batch_size for each in one.model.statistics.batch_durations()]
     assert sizes == [1, 2]  # the size of a batch counts its empty slots
-
-
-def test_direct_runs_one_batch_at_a_time(scene):
-    one = scene(**direct(), concurrency=4)
-    at_once(one, 11, flags=START)
-    at_once(one, 12, flags=START)
-
-    assert batches(one.instance) == [[11]]
-
-
-def test_direct_without_batching_has_one_slot(scene):
-    one = scene(**direct(), max_batch_size=0)
-    at_once(one, 11, 12, flags=START)
-    at_once(one, 11, flags=END)
-    one.instance.finish()
-    one.instance.finish()
-
-    assert batches(one.instance) == [[11], [11], [12]]
-
-
-def test_direct_leaves_other_shapes_for_the_next_batch(scene):
-    one = scene(**direct())
-    start(one, 11, 12, 13)
-    at_once(one, 12, batch_key="b")
-    one.loop.advance(0.001)
-    at_once(one, 11, 13, batch_key="a")
-    at_once(one, 12, batch_key="b")
-    one.instance.finish()
-    one.instance.finish()
-
-    assert batches(one.instance) == [[0, 12], [11, 0, 13], [0, 12]]
 
 
 def test_direct_waits_for_enough_slots(scene):
@@ -160,21 +121,6 @@ def test_oldest_joins_requests_of_several_sequences(scene):
     assert batches(one.instance) == [[13, 11]]
 
 
-def test_oldest_batch_has_one_request_of_a_sequence(scene):
-    one = scene(**oldest())
-    start(one, 11, 12)
-    at_once(one, 11, 11, 12)
-
-    assert batches(one.instance) == [[11, 12]]
-
-
-def test_oldest_has_no_more_candidates_than_configured(scene):
-    one = scene(**oldest(max_candidates=2))
-    at_once(one, 11, 12, 13, flags=START)
-
-    assert batches(one.instance) == [[11, 12]]
-
-
 def test_oldest_waits_for_a_preferred_size(scene):
     one = scene(**oldest(preferred_batch_sizes=(2,), max_queue_delay_us=1_000_000))
     at_once(one, 11, flags=START)
@@ -194,16 +140,6 @@ def test_oldest_runs_other_sequences_beside_a_batch(scene):
     at_once(one, 12, flags=START)
 
     assert batches(one.instance) == [[11], [12]]
-
-
-def test_oldest_preserves_order_with_one_batch_at_a_time(scene):
-    one = scene(**oldest(preserve_ordering=True), concurrency=2)
-    at_once(one, 11, flags=START)
-    at_once(one, 12, flags=START)
-    one.instance.finish()
-
-    assert batches(one.instance) == [[11], [12]]
-    assert len(one.instance.running) == 1
 
 
 def test_oldest_gives_new_sequences_to_the_instance_with_the_fewest(scene):
