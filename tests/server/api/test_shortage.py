@@ -426,24 +426,13 @@ def test_upload_that_nobody_waits_for_may_be_slow():
     assert budget.used > 900 << 10
 
 
-def test_announced_bodies_end_nobody_while_half_of_the_memory_is_free():
+@pytest.mark.parametrize("held, asked", [(400 << 10, MIB), (900 << 10, 2 * MIB)])
+def test_body_ends_nobody_if_half_is_free_or_it_can_never_fit(held, asked):
     client = Client()
     other = Client(client.handler)
     Budget(client.handler.request_memory, MIB, client, other)
-    client.send(post(bytes(MIB))[: 400 << 10])
-    other.send(post(bytes(MIB))[:200])
-    client.loop.advance(30)
-
-    assert other.statuses() == [503]
-    assert client.statuses() == []
-
-
-def test_body_that_can_never_fit_ends_nobody():
-    client = Client()
-    other = Client(client.handler)
-    Budget(client.handler.request_memory, MIB, client, other)
-    client.send(post(bytes(MIB))[: 900 << 10])
-    other.send(post(bytes(2 * MIB))[:200])
+    client.send(post(bytes(MIB))[:held])
+    other.send(post(bytes(asked))[:200])
     client.loop.advance(30)
 
     assert other.statuses() == [503]

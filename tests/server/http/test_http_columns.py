@@ -329,13 +329,21 @@ def test_new_model_of_the_same_name_gets_the_next_requests(scene):
     assert len(old.frames) == frames
 
 
-def test_unknown_model_is_refused_after_it_was_known(scene):
-    scene.service.engine.remove(scene.model)
+@pytest.mark.parametrize(
+    "end, status",
+    [
+        (lambda scene: scene.service.engine.remove(scene.model), 404),
+        (lambda scene: scene.service.engine.refuse(), 503),
+    ],
+    ids=["model removed", "server exits"],
+)
+def test_model_that_was_known_is_refused_when_it_serves_no_more(scene, end, status):
+    end(scene)
     clients = scene.clients(2)
 
     scene.send_together(clients, [scene.request(5)] * 2)
 
-    assert [client.answers()[0].status for client in clients] == [404, 404]
+    assert [client.answers()[0].status for client in clients] == [status, status]
 
 
 def test_requests_with_a_version_are_another_chunk():
@@ -354,15 +362,6 @@ def test_requests_with_a_version_are_another_chunk():
     assert columns == 4
     assert sorted(versions) == ["", "", "1", "1"]
     assert [outputs(client) for client in clients] == [doubled(5)] * 4
-
-
-def test_exiting_server_refuses(scene):
-    scene.service.engine.refuse()
-    clients = scene.clients(2)
-
-    scene.send_together(clients, [scene.request(5)] * 2)
-
-    assert [client.answers()[0].status for client in clients] == [503, 503]
 
 
 def test_structures_beyond_the_limit_replace_others(monkeypatch):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,17 +42,9 @@ def test_traces_are_kept_until_somebody_asks_for_them():
     assert collection.take() is None
 
 
-def test_number_of_traces_fills_a_file():
-    collection = collect(log_frequency=2)
-    assert end(collection, 1) is None
-    assert not collection.is_written_soon
-
-    batch = end(collection, 2)
-    assert (batch.target, numbers(batch)) == (TraceTarget.NUMBERED, [1, 2])
-
-
-def test_last_trace_of_a_limited_number_has_all_written():
-    collection = collect(count=2)
+@pytest.mark.parametrize("setting", [{"log_frequency": 2}, {"count": 2}])
+def test_number_of_traces_fills_a_file_and_the_last_of_a_limited_number_has_all_written(setting):
+    collection = collect(**setting)
     assert end(collection, 1) is None
     assert not collection.is_written_soon
 
