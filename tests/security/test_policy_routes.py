@@ -430,6 +430,23 @@ def test_rights_that_are_taken_away_fail_under_load(policed, client, channel):
     assert eventually(lambda: client.ask(infer, headers)[0] == 200)
 
 
+def test_policy_that_is_broken_changes_nothing(policed, client):
+    headers = use_key(policed, "everything")
+    former = policed.policy.path.read_text()
+    policed.policy.write("x = ")
+    try:
+        is_told = eventually(
+            lambda: "nv_access_policy_outdated 1" in client.ask(METRICS[0], headers)[1].decode()
+        )
+        status = client.ask(KSERVE[0], headers)[0]
+    finally:
+        policed.policy.write(former)
+
+    assert is_told
+    assert status == 200
+    assert "The former policy stays in force" in policed.output
+
+
 def test_columns_of_one_principal_are_not_for_another(policed, channel):
     """Requests that many others have taught the server are decided on, too."""
     everything, others = use_key(policed, "everything"), use_key(policed, "others")
@@ -467,6 +484,17 @@ def test_streamed_columns_of_one_principal_are_not_for_another(policed, channel)
         answers[name] = [b"has no right to" in each for each in found]
 
     assert answers == {"everything": [False] * 100, "others": [True] * 100}
+
+
+def test_metrics_count_refusals_by_reason(policed, client):
+    headers = use_key(policed, "everything")
+    client.ask(KSERVE[0], {})
+
+    def counted():
+        page = client.ask(METRICS[0], headers)[1].decode()
+        return 'nv_access_refusal_count{reason="missing"}' in page
+
+    assert eventually(counted)
 
 
 def test_own_commands_need_no_key(policed, client):

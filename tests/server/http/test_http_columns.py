@@ -141,6 +141,16 @@ def test_columns_are_answered_like_single_requests(dtype, rows):
     assert clients[3].received == single.received
 
 
+def test_inputs_may_come_in_any_order():
+    scene = Scene()
+    scene.learn(scene.request(5, names="yx"))
+    clients = scene.clients(3)
+    scene.send_together(clients, [scene.request(value, names="yx") for value in range(5, 8)])
+    scene.answer()
+
+    assert [outputs(client) for client in clients] == [doubled(value) for value in range(5, 8)]
+
+
 def test_model_without_batch_dimension_is_answered():
     scene = Scene(more="", size=0)
     scene.learn(scene.request(5))

@@ -10,7 +10,7 @@ from pytriton.serving.server.api.origins import BrowserOptions
 from pytriton.serving.server.http.columns import LEARNED_AFTER
 from pytriton.serving.server.options.server_options import ClientLimits
 from tests.server.http_fakes import get, post
-from tests.server.http_models import INFER, Service, ask, floats, infer_body, text
+from tests.server.http_models import INFER, Service, ask, error, floats, infer_body, text
 
 APP = b"https://app.example.com"
 ORIGIN = (b"Origin: " + APP, b"Sec-Fetch-Site: cross-site")
@@ -54,6 +54,14 @@ def test_preflight_is_answered_without_a_token_and_without_the_engine(target):
     assert not client.saw_end  # the request follows on this connection
 
 
+def test_preflight_of_another_origin_gets_an_error_without_permission():
+    answer = ask(service(), options_request(origin=b"https://evil.example"))
+
+    assert answer.status == 403
+    assert error(answer) == "Origin 'https://evil.example' is none of --cors-allow-origins"
+    assert ALLOWED not in answer.headers
+
+
 def test_without_settings_a_preflight_is_a_wrong_method():
     answer = ask(Service(), options_request())
 
@@ -70,6 +78,14 @@ def test_inference_of_an_allowed_page_is_served_and_readable():
 
     assert answer.status == 200
     assert answer.headers[ALLOWED] == APP
+    assert answer.headers[b"Vary"] == b"Origin"
+
+
+def test_inference_of_another_page_is_refused():
+    answer = ask(service(), post(infer_body(1.0), INFER, b"Origin: https://evil.example"))
+
+    assert answer.status == 403
+    assert ALLOWED not in answer.headers
     assert answer.headers[b"Vary"] == b"Origin"
 
 
