@@ -287,6 +287,17 @@ def test_inference_that_is_over_does_not_hold_its_sink(engine, serve, loop):
     assert reference() is None
 
 
+def test_request_for_a_replaced_model_goes_to_its_successor(engine, serve, loop):
+    old = serve()
+    new = serve()
+    old.model.become(VersionState.UNLOADING)
+    late = engine.infer(request(), RecordingSink())
+    loop.run()
+
+    assert late.owner is new.model
+    assert (old.instance.sizes, new.instance.sizes) == ([], [1])
+
+
 def test_request_for_a_model_unloaded_meanwhile_is_refused(engine, serve):
     served = serve()
     engine.remove(served.model)
@@ -362,14 +373,6 @@ def test_model_that_died_can_be_unloaded():
         assert list(engine.models()) == []
 
     run_on_loop(test)
-
-
-def test_engine_that_begins_to_exit_serves_but_is_not_ready(engine):
-    assert engine.is_ready()
-    engine.begin_exit()
-
-    assert not engine.is_ready()
-    assert not engine.is_exiting
 
 
 def test_retired_model_counts_until_it_is_forgotten(engine, serve):
