@@ -516,6 +516,7 @@ def tool(parameters=None, name="clock"):
         ("top_logprobs", 2),
         ("logit_bias", {"5": 101}),
         ("logit_bias", [5]),
+        ("logit_bias", {"hello": 5}),
         ("parallel_tool_calls", "yes"),
         ("stream_options", {"include_usage": True}),
         ("tools", {}),
@@ -559,6 +560,39 @@ def test_least_number_of_tokens_is_at_most_the_limit():
 
     assert inputs_of(read_chat(model, max_tokens=5, min_tokens=5))["min_tokens"] == 5
     assert refusal(read_chat, model, max_tokens=5, min_tokens=6)[:2] == (400, "min_tokens")
+
+
+def test_least_number_of_tokens_is_checked_for_models_that_do_not_declare_it():
+    model = spec("chat", {**MESSAGES, "max_tokens": "INT32 [1] ?"})
+
+    assert refusal(read_chat, model, max_tokens=5, min_tokens=6)[:2] == (400, "min_tokens")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user"},
+        {"role": "user", "content": None},
+        {"role": "tool", "tool_call_id": "a"},
+        {"role": "user", "content": 5},
+        {"role": "user", "content": {"type": "text", "text": "a"}},
+        {"role": "user", "content": ["a"]},
+        {"role": "user", "content": [{"text": "a"}]},
+    ],
+)
+def test_messages_without_a_content_to_read_are_refused_for_models_that_take_messages(message):
+    messages = [{"role": "user", "content": "a"}, message]
+
+    status, param, text = refusal(read_chat, spec("chat", MESSAGES), members(messages=messages))
+
+    assert (status, param) == (400, "messages[1].content")
+    assert text.startswith("expected a text or a list of parts")
+
+
+def test_messages_that_call_something_need_no_content():
+    messages = [{"role": "assistant", "tool_calls": []}, {"role": "assistant", "content": None}]
+
+    read_chat(spec("chat", MESSAGES), members(messages=messages))
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_SILENT_ROLES = ("assistant", "function")  # may have no content, as they call something
 _LIST = "a list of messages with a role and a content"
 MAX_PARTS = 10_000  # messages of a chat, and parts of all of them; each costs a microsecond
 
@@ -100,7 +101,19 @@ def take_messages(members: Members) -> ChatMessages:
                 f"expected one of {', '.join(_ROLES)} as the role of message {index}, "
                 f"got '{message.role}'",
             )
+        _check_content(index, message)
     return ChatMessages(json, read)
+
+
+def _check_content(index: int, message: Message) -> None:
+    """Raise OpenAIError if a model that takes messages would look for a content in vain."""
+    where, raw = f"messages[{index}].content", bytes(message.content)
+    if raw.startswith(b"["):
+        decode(raw, list[_Type], where, "a text or a list of parts with a type")
+    elif raw not in (b"", b"null"):
+        decode(raw, str, where, "a text or a list of parts")
+    elif message.role not in _SILENT_ROLES:
+        raise wrong(where, f"expected a text or a list of parts as '{where}', got none")
 
 
 def _text(index: int, message: Message, most_parts: int) -> tuple[str, int]:

@@ -211,6 +211,7 @@ def _integer(low: int, high: int) -> tuple[Any, str]:
 
 
 _Name = Annotated[str, msgspec.Meta(pattern=r"\A[a-zA-Z0-9_-]{1,64}\Z")]
+_Token = Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{1,10}\Z")]
 
 
 class _Function(msgspec.Struct, gc=False):
@@ -282,8 +283,8 @@ _FORMS: dict[str, tuple[Any, str]] = {
     "function_call": (Literal["none", "auto"] | _Named, "none, auto or an object with a name"),
     "ignore_eos": (bool, "true or false"),
     "logit_bias": (
-        dict[str, Annotated[float, msgspec.Meta(ge=-100, le=100)]],
-        "an object with numbers from -100 to 100",
+        dict[_Token, Annotated[float, msgspec.Meta(ge=-100, le=100)]],
+        "an object with ids of tokens and numbers from -100 to 100",
     ),
     "min_tokens": _integer(0, MAX_INTEGER),
     "parallel_tool_calls": (bool, "true or false"),
@@ -332,7 +333,8 @@ class Inputs:
 
     def given(self, name: str) -> Any:
         """Returns the value of a member that the model gets; None if it gets none."""
-        return self._values.get(name, self._sampling.get(name))
+        known = self._values.get(name, self._sampling.get(name))
+        return self.parameters.get(name) if known is None else known
 
     def add(self, name: str, value: Any) -> None:
         """Give the model a value for which it has an input, or that is a sampling parameter."""
