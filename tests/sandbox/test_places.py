@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import PurePosixPath
+
+import pytest
 
 from pytriton.base.sandbox import Grants, SandboxMachine
 from pytriton.runtime.sandbox.places import (
@@ -14,6 +18,7 @@ from pytriton.runtime.sandbox.places import (
     make_policy,
     without_nested,
 )
+from pytriton.serving.repository.loading.sandboxes import interpreter_places
 
 TREE = {
     "/opt/venv": ["/opt/venv/bin", "/opt/venv/lib", "/opt/venv/share"],
@@ -113,3 +118,21 @@ def test_places_inside_of_others_are_left_out():
         "/usr",
         "/usrx",
     ]
+
+
+@pytest.mark.parametrize(
+    "python_path, is_seen",
+    [("", False), ("/packages", False), ("/packages:/work", True), (":/packages", False),
+     (":/work", True)],
+)  # fmt: skip
+def test_working_directory_is_no_folder_of_packages(monkeypatch, python_path, is_seen):
+    named = [each or "/work" for each in python_path.split(":")] if python_path else []
+    monkeypatch.setenv("PYTHONPATH", python_path)
+    monkeypatch.setattr(os, "getcwd", lambda: "/work")
+    monkeypatch.setattr(sys, "path", ["/work", *named, "/usr/lib/python3"])  # as with -m
+
+    folders = interpreter_places().search_paths
+
+    assert ("/work" in folders) is is_seen
+    assert set(python_path.split(":")) - {"", "/work"} <= set(folders)
+    assert "/usr/lib/python3" in folders

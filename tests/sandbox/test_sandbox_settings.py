@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from pytriton.base.errors import UnsupportedError
 from pytriton.base.sandbox import SandboxMachine, SandboxSettings, read_sandbox_settings
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.serving.repository.loading.sandboxes import Sandboxes, interpreter_places
+from pytriton.serving.repository.loading.sandboxes import Sandboxes
 from pytriton.serving.server.options.endpoints import Surroundings
 from pytriton.serving.server.options.server_options import AccessOptions, ServerOptions
 from pytriton.serving.server.repository_core import kept_out_of_sandboxes
@@ -102,21 +101,6 @@ def test_other_systems_are_told_that_they_have_no_sandboxes(caplog):
     assert "lacks a sandbox on Darwin: workers run without one" in caplog.text
     with pytest.raises(UnsupportedError, match="Darwin"):
         sandboxes("strict", SandboxMachine(system="Darwin")).start()
-
-
-@pytest.mark.parametrize(
-    "python_path, is_seen", [("", False), ("/packages", False), ("/packages:/work", True)]
-)
-def test_working_directory_is_no_folder_of_packages(monkeypatch, python_path, is_seen):
-    named = python_path.split(":") if python_path else []
-    monkeypatch.setenv("PYTHONPATH", python_path)
-    monkeypatch.setattr(sys, "path", ["/work", *named, "/usr/lib/python3"])  # as with -m
-
-    folders = interpreter_places().search_paths
-
-    assert ("/work" in folders) is is_seen
-    assert set(named) <= set(folders)
-    assert "/usr/lib/python3" in folders
 
 
 def report(server, name, key):

@@ -209,10 +209,13 @@ def _list(folder: str) -> list[str]:
 
 def interpreter_places() -> places.InterpreterPlaces:
     """Returns where this Python and its packages are."""
-    # Python puts the folder of the command first, with -m the working directory. Its files are no
-    # packages, unless the operator has said so.
-    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    # Python puts the folder of the command first, with -m the working directory. An empty part of
+    # PYTHONPATH means that, too. Its files are no packages, unless the operator has said so.
+    text = os.environ.get("PYTHONPATH", "")
+    named = text.split(os.pathsep) if text else []
     paths = sys.path if sys.path[0] in named else sys.path[1:]
+    if "" in named and (here := str(Path.cwd())) not in named:
+        paths = [path for path in paths if path != here]
     return places.InterpreterPlaces(
         tuple(dict.fromkeys((sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix))),
         (*(path for path in paths if path and Path(path).is_absolute()), IMPORT_FOLDER),
