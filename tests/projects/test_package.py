@@ -44,6 +44,7 @@ from tests.e2e.waiting import eventually
 from tests.free_ports import free_ports
 
 TIMEOUT_S = 120
+quick = pytest.mark.part("quick")  # who is protected, and what is in an image, is seen often
 TEXT = {"type": "string"}
 # The members of a compose file that ours has, with the types that the specification gives them.
 COMPOSE = record(
@@ -213,6 +214,7 @@ def files_of_image(project: pathlib.Path, *names: str) -> list[str]:
     return sorted(name for name in files if not ignored(project, name))
 
 
+@quick
 def test_image_has_no_secrets_and_no_data(project, capsys):
     text = (project / "pyproject.toml").read_text()
     (project / "weights").mkdir()
@@ -227,6 +229,7 @@ def test_image_has_no_secrets_and_no_data(project, capsys):
     assert {"weights/model.bin", "part/a.py"} <= set(kept)
 
 
+@quick
 def test_what_is_left_out_is_told_and_can_be_named(tmp_path, capsys):
     settings = '[tool.pytriton]\nserve = "a.py"\n'
     shop = write(tmp_path / "shop", HEAD + settings, a="")
@@ -244,6 +247,7 @@ def test_what_is_left_out_is_told_and_can_be_named(tmp_path, capsys):
     assert kept == {"a.py", "pyproject.toml", "labels.txt", "weights/model.bin", "ca.pem"}
 
 
+@quick
 @pytest.mark.parametrize(
     "options, problem",
     [
@@ -267,6 +271,7 @@ def test_options_that_the_server_would_refuse_are_refused(options, problem, tmp_
     assert problem in capsys.readouterr().err
 
 
+@quick
 def test_options_of_a_repository_are_those_of_tritonserver(tmp_path, capsys):
     settings = '[tool.pytriton]\nrepository = "models"\noptions = ["--max-batch-size=4"]\n'
     shop = write(tmp_path / "shop", HEAD + settings)
@@ -359,6 +364,7 @@ def test_command_of_the_image_serves_the_project_from_its_own_environment(projec
     assert found.stdout.startswith(str(opt))
 
 
+@quick
 @pytest.mark.e2e
 def test_image_with_options_for_protection_starts_and_asks_for_a_key(tmp_path):
     settings = '[tool.pytriton]\nserve = "a.py"\noptions = ["--auth-config=auth.toml"]\n'
