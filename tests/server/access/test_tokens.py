@@ -320,7 +320,7 @@ def test_private_keys_of_a_set_are_not_used(maker, kid):
 )
 def test_keys_are_fetched_when_they_are_old_or_one_is_missing(maker, change, after_s, is_due):
     keys = IssuerKeys(issuer_of(maker, jwks=""))
-    keys.take(maker.jwks())
+    keys.take(read_keys(maker.jwks()))
     keys.tried_s = 0.0
     for name, value in change.items():
         setattr(keys, name, value)
@@ -437,6 +437,48 @@ def test_keys_stay_when_the_principals_of_their_issuer_change(maker):
     found = Tokens([changed], first).verify(maker.token(), time.time(), run_now)
 
     assert found.principal == "other"
+
+
+def test_keys_are_read_in_the_thread_that_asks_for_them(maker, monkeypatch):
+    threads = []
+
+    def read(document, most):
+        threads.append(threading.current_thread())
+        return read_keys(document, most)
+
+    monkeypatch.setattr(module, "read_keys", read)
+    tokens = Tokens([issuer_of(maker, jwks="")], fetches=Fetches(FakeIssuer(maker).fetch))
+    threads.clear()
+    refresh_due(tokens)
+
+    assert list(tokens.issuers[0].keys) == list(read_keys(maker.jwks()))
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+@pytest.mark.parametrize(
+    "document, problem",
+    [
+        (json.dumps({"keys": [{}] * 257}), "expected at most 256 keys, got 257"),
+        ("[" * 100_000 + "]" * 100_000, "expected a set of keys, got too many levels"),
+    ],
+)
+def test_document_that_is_too_large_or_too_deep_leaves_the_last_keys(
+    maker, document, problem, caplog
+):
+    fake = FakeIssuer(maker)
+    now_s = [1000.0]
+    tokens = Tokens(
+        [issuer_of(maker, jwks="")], fetches=Fetches(fake.fetch), clock=lambda: now_s[0]
+    )
+    refresh_due(tokens)
+    fake.document = document
+    now_s[0] += REFRESH_S
+    refresh_due(tokens)
+
+    assert tokens.issuers[0].keys
+    assert [record.exc_info for record in caplog.records] == [None]
+    assert f"its last ones stay: '{problem}'" in caplog.text
 
 
 class HangingIssuer:

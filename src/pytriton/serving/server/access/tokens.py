@@ -48,6 +48,7 @@ _DEADLINE_S = 8.0  # for all that an issuer is asked at once, however it answers
 _LEAVE_S = 1.0  # after that, nobody waits for the thread: the system may look for an address
 _MAX_THREADS = 64
 _MAX_BYTES = 1 << 20
+_MAX_KEYS = 256  # of an issuer that is asked: to read one takes up to a millisecond
 _DISCOVERY = "/.well-known/openid-configuration"
 _SYMMETRIC = "oct"
 _PRIVATE = "d"  # the member of a key that can sign
@@ -215,18 +216,23 @@ def _get(address: str, until_s: float) -> str:
     return body.decode("utf-8")
 
 
-def read_keys(document: str) -> Keys:
+def read_keys(document: str, most: int | None = None) -> Keys:
     """Returns the keys of a set by their ids; those that cannot verify signatures are left out.
 
     So are private keys: whoever fetches the set could sign with them.
 
     Raises:
-        ValueError: It is no set of keys.
+        ValueError: It is no set of keys, or has more of them than `most`.
     """
-    found = json.loads(document)
+    try:
+        found = json.loads(document)
+    except RecursionError:
+        raise ValueError("expected a set of keys, got too many levels") from None
     listed = found.get("keys") if isinstance(found, dict) else None
     if not isinstance(listed, list):
         raise ValueError("expected a set of keys, an object with the list keys")  # noqa: TRY004  of a document
+    if most is not None and len(listed) > most:
+        raise ValueError(f"expected at most {most} keys, got {len(listed)}")
     keys: Keys = {}
     for each in listed:
         if not isinstance(each, dict) or each.get("kty") == _SYMMETRIC or _PRIVATE in each:
@@ -267,9 +273,9 @@ class IssuerKeys:
         is_urgent = self.is_wanted or self.has_failed or not self.keys
         return now_s - self.tried_s >= (RETRY_S if is_urgent else REFRESH_S)
 
-    def take(self, document: str) -> None:
-        """Use the keys of a document that was fetched."""
-        self.keys = read_keys(document)
+    def take(self, keys: Keys) -> None:
+        """Use keys that were fetched."""
+        self.keys = keys
         self.is_wanted = self.has_failed = False
 
 
@@ -282,25 +288,25 @@ class Fetches:
     """What issuers are asked now: each source of keys in one thread, also if the policy changes.
 
     Args:
-        fetch: returns the keys of an issuer; called in a thread.
+        fetch: returns the document of an issuer's keys; called in a thread.
     """
 
     def __init__(self, fetch: Fetch = fetch_keys) -> None:
         self._fetch = fetch
-        self._running: dict[tuple[str, str], asyncio.Future[str]] = {}
+        self._running: dict[tuple[str, str], asyncio.Future[Keys]] = {}
 
     def is_running(self, issuer: Issuer) -> bool:
         """Returns whether the source of an issuer's keys is being asked."""
         return _source(issuer) in self._running
 
-    async def document(self, issuer: Issuer) -> str:
+    async def keys(self, issuer: Issuer) -> Keys:
         """Returns the keys of an issuer; raises what fetching them raises, and TimeoutError."""
         source = _source(issuer)
         running = self._running.get(source)
         if running is None:
             if len(self._running) >= _MAX_THREADS:
                 raise TimeoutError(f"{_MAX_THREADS} issuers are being asked")
-            running = asyncio.ensure_future(call_driver(partial(self._fetch, issuer)))
+            running = asyncio.ensure_future(call_driver(partial(self._read, issuer)))
             self._running[source] = running
             running.add_done_callback(partial(self._on_done, source))
         done, _ = await asyncio.wait([running], timeout=_DEADLINE_S + _LEAVE_S)
@@ -308,7 +314,11 @@ class Fetches:
             raise TimeoutError(f"no answer within {_DEADLINE_S:g} s")
         return running.result()
 
-    def _on_done(self, source: tuple[str, str], running: asyncio.Future[str]) -> None:
+    def _read(self, issuer: Issuer) -> Keys:
+        """In a thread, as many keys take long to read, too."""
+        return read_keys(self._fetch(issuer), _MAX_KEYS)
+
+    def _on_done(self, source: tuple[str, str], running: asyncio.Future[Keys]) -> None:
         del self._running[source]
         if not running.cancelled():
             running.exception()  # those who waited may have gone
@@ -377,7 +387,7 @@ class Tokens:
         """Fetch the keys of an issuer; its last ones stay if that fails."""
         keys.tried_s = self._clock()
         try:
-            keys.take(await self.fetches.document(keys.issuer))
+            keys.take(await self.fetches.keys(keys.issuer))
         except Exception as error:  # whatever it is, the next try must follow
             if not keys.has_failed:
                 left = "its last ones stay" if keys.keys else "its tokens cannot be verified"
