@@ -13,6 +13,7 @@ import socketserver
 import threading
 import time
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import jwt
 import msgspec
@@ -525,6 +526,25 @@ def test_issuer_that_hangs_does_not_keep_the_keys_of_others(maker, monkeypatch):
     asyncio.run(run())
 
     assert fake.asked.count("https://b.example") == 1
+
+
+def test_keys_are_fetched_while_all_threads_of_others_hang(maker):
+    tokens = Tokens([issuer_of(maker, jwks="")], fetches=Fetches(FakeIssuer(maker).fetch))
+    told = threading.Event()
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        hanging = loop.run_in_executor(None, told.wait, DEADLINE_S)
+        try:
+            await tokens.refresh(tokens.issuers[0])
+        finally:
+            told.set()
+            await hanging
+
+    asyncio.run(run())
+
+    assert tokens.issuers[0].keys
 
 
 def test_issuer_that_hangs_is_asked_by_one_thread_however_often_the_policy_changes(maker):
