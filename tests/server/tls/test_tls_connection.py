@@ -284,6 +284,33 @@ def test_answer_of_openssl_is_sent_although_data_came_with_the_question(run):
     run(test)
 
 
+def test_records_that_bring_nothing_are_read_in_turns(run):
+    """As changes of keys are, each of which takes OpenSSL as long as a request takes the server."""
+    record, count, most = b"\x17\x03\x03\x00\x01.", 20_000, 1_000
+    rounds = [0]
+
+    async def test(rig):
+        client = await asyncio.to_thread(rig.connect)
+        transport = (await rig.peer()).transport
+
+        def decrypt(_size, _buffer=None):
+            rounds[-1] += len(transport._incoming.read()) // len(record)
+            raise ssl.SSLWantReadError
+
+        transport._decrypt = decrypt
+        with socket.socket(fileno=client.detach()) as raw:
+            raw.settimeout(DEADLINE_S)
+            sending = asyncio.ensure_future(asyncio.to_thread(raw.sendall, record * count))
+            while sum(rounds) < count - most:  # a record may be cut
+                rounds.append(0)
+                await asyncio.sleep(0)
+            await sending
+
+    run(test)
+
+    assert max(rounds) <= most
+
+
 def test_nothing_is_passed_on_while_reading_is_paused(run):
     async def test(rig):
         client = await asyncio.to_thread(rig.connect)
