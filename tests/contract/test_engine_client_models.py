@@ -17,6 +17,7 @@ from pytriton.base.errors import (
 )
 from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.model import Model, VersionState
+from pytriton.serving.server.api.local_client import LocalClient
 from tests.column_rig import DoublingInstance
 from tests.contract.seam import doubled, doubling_spec
 from tests.fakes import FakeInstance, FakeSupervisor
@@ -70,7 +71,7 @@ def test_model_that_lost_an_instance_serves_but_is_not_ready(seam):
 
     assert seam.client.lookup("m").state is VersionState.READY
     assert not seam.client.lookup("m").is_ready
-    assert seam.ask(seam.client.is_model_ready("m", "")) is False
+    assert seam.ask(seam.client.ask(LocalClient.is_model_ready, name="m", version="")) is False
     call = seam.infer()
     seam.run()
     seam.finish(instances[1])
@@ -236,8 +237,8 @@ def test_statistics_are_those_of_the_engine(seam):
     seam.infer(model_version="1")
     seam.run()
     seam.finish(instance)
-    every = seam.ask(seam.client.statistics())
-    (first,) = seam.ask(seam.client.statistics("m", "1"))
+    every = seam.ask(seam.client.ask(LocalClient.statistics))
+    (first,) = seam.ask(seam.client.ask(LocalClient.statistics, name="m", version="1"))
 
     assert [entry["version"] for entry in every] == ["1", "2"]
     assert every == seam.local.statistics()
@@ -247,14 +248,14 @@ def test_statistics_are_those_of_the_engine(seam):
 @pytest.mark.parametrize(
     "arguments, text",
     [
-        (("n",), "requested model 'n' is not available"),
-        (("m", "9"), "requested model version is not available for model 'm'"),
+        ({"name": "n"}, "requested model 'n' is not available"),
+        ({"name": "m", "version": "9"}, "requested model version is not available for model 'm'"),
     ],
 )
 def test_statistics_of_unknown_models_are_an_error(seam, arguments, text):
     seam.doubling()
 
-    found = error_of(seam, lambda: seam.client.statistics(*arguments))
+    found = error_of(seam, lambda: seam.client.ask(LocalClient.statistics, **arguments))
     assert found == (InvalidArgumentError, text)
 
 
@@ -262,26 +263,31 @@ def test_clients_may_ask_for_any_bytes(seam):
     seam.doubling(name="größe")
     seam.run()
 
-    assert seam.ask(seam.client.is_model_ready("größe", "")) is True
-    assert seam.ask(seam.client.is_model_ready("gr\udcff\udcc3e", "")) is False
+    assert seam.ask(seam.client.ask(LocalClient.is_model_ready, name="größe", version="")) is True
+    assert (
+        seam.ask(seam.client.ask(LocalClient.is_model_ready, name="gr\udcff\udcc3e", version=""))
+        is False
+    )
 
 
 def test_readiness_is_that_of_the_engine(seam):
     model, _ = seam.doubling()
     assert seam.client.is_serving()
-    assert seam.ask(seam.client.is_ready()) is True
-    assert seam.ask(seam.client.problem()) == ""
-    assert seam.ask(seam.client.is_model_ready("m", "1")) is True
-    assert seam.ask(seam.client.is_model_ready("n", "")) is False
+    assert seam.ask(seam.client.ask(LocalClient.is_ready)) is True
+    assert seam.ask(seam.client.ask(LocalClient.problem)) == ""
+    assert seam.ask(seam.client.ask(LocalClient.is_model_ready, name="m", version="1")) is True
+    assert seam.ask(seam.client.ask(LocalClient.is_model_ready, name="n", version="")) is False
     seam.control.entries = [IndexEntry("m", "1", "UNAVAILABLE", "it broke")]
     model.give_up("it broke")
     seam.run()
 
     assert not seam.client.is_serving()
-    assert seam.ask(seam.client.is_ready()) is False
-    assert "it broke" in seam.ask(seam.client.problem())
-    assert seam.ask(seam.client.is_model_ready("m", "1")) is False
-    found = error_of(seam, lambda: seam.client.is_model_ready("m", "x"))
+    assert seam.ask(seam.client.ask(LocalClient.is_ready)) is False
+    assert "it broke" in seam.ask(seam.client.ask(LocalClient.problem))
+    assert seam.ask(seam.client.ask(LocalClient.is_model_ready, name="m", version="1")) is False
+    found = error_of(
+        seam, lambda: seam.client.ask(LocalClient.is_model_ready, name="m", version="x")
+    )
     assert found[0] is InvalidArgumentError
 
 
@@ -294,7 +300,7 @@ def test_server_that_will_exit_is_not_ready_and_still_serves(seam):
     seam.finish(instance)
 
     assert not seam.client.is_serving()
-    assert seam.ask(seam.client.is_ready()) is False
+    assert seam.ask(seam.client.ask(LocalClient.is_ready)) is False
     assert call.values == doubled([1, 2])
 
 
@@ -308,7 +314,7 @@ def test_readiness_check_of_a_model_is_asked(seam):
     model = Model(doubling_spec(), seam.loop, supervisor=FakeSupervisor(check))
     seam.serve(model, [FakeInstance("m_0_0", model)])
 
-    assert seam.ask(seam.client.is_model_ready("m", "")) is True
+    assert seam.ask(seam.client.ask(LocalClient.is_model_ready, name="m", version="")) is True
     assert seam.ask(seam.client.lookup("m").check_ready()) is False
 
 
@@ -329,8 +335,8 @@ def test_index_is_that_of_the_control(seam):
         IndexEntry("never"),
     ]
 
-    assert seam.ask(seam.client.index()) == seam.control.entries
-    assert seam.ask(seam.client.index(ready=True)) == seam.control.entries[:1]
+    assert seam.ask(seam.client.ask(LocalClient.index)) == seam.control.entries
+    assert seam.ask(seam.client.ask(LocalClient.index, ready=True)) == seam.control.entries[:1]
 
 
 def test_answer_that_cannot_be_sent_is_an_error_and_others_are_answered(seam):
@@ -338,24 +344,30 @@ def test_answer_that_cannot_be_sent_is_an_error_and_others_are_answered(seam):
         pytest.skip("nothing is sent")
     seam.control.entries = [IndexEntry("a", "1", "UNAVAILABLE", "no file '\udcff'")]
 
-    assert error_of(seam, seam.client.index())[0] is InternalError
-    assert seam.ask(seam.client.is_ready()) is True
+    assert error_of(seam, seam.client.ask(LocalClient.index))[0] is InternalError
+    assert seam.ask(seam.client.ask(LocalClient.is_ready)) is True
 
 
 def test_long_index_is_answered(seam):
     seam.control.entries = [IndexEntry(f"model {n}", "1", "READY", "r" * 50) for n in range(5000)]
 
-    assert seam.ask(seam.client.index()) == seam.control.entries
+    assert seam.ask(seam.client.ask(LocalClient.index)) == seam.control.entries
 
 
 def test_trace_settings_are_changed_and_told(seam):
     seam.doubling()
-    changed = seam.ask(seam.client.change_trace_settings("m", {"trace_rate": ["7"]}))
-    every = seam.ask(seam.client.change_trace_settings("", {}))
+    changed = seam.ask(
+        seam.client.ask(
+            LocalClient.change_trace_settings, model_name="m", changes={"trace_rate": ["7"]}
+        )
+    )
+    every = seam.ask(seam.client.ask(LocalClient.change_trace_settings, model_name="", changes={}))
 
     assert changed["trace_rate"] == ["7"]
     assert every["trace_rate"] == ["0"]
-    assert error_of(seam, lambda: seam.client.change_trace_settings("n", {})) == (
+    assert error_of(
+        seam, lambda: seam.client.ask(LocalClient.change_trace_settings, model_name="n", changes={})
+    ) == (
         InvalidArgumentError,
         "Request for unknown model : n",
     )
@@ -363,9 +375,9 @@ def test_trace_settings_are_changed_and_told(seam):
 
 def test_load_and_unload_reach_the_control(seam):
     files = {"1/model.py": b"x" * 200_000, "config.pbtxt": b""}
-    seam.ask(seam.client.load("m", '{"name": "m"}', files))
-    seam.ask(seam.client.unload("m", unload_dependents=True))
-    seam.ask(seam.client.load("n", None, {}))
+    seam.ask(seam.client.ask(LocalClient.load, name="m", config='{"name": "m"}', files=files))
+    seam.ask(seam.client.ask(LocalClient.unload, name="m", unload_dependents=True))
+    seam.ask(seam.client.ask(LocalClient.load, name="n", config=None, files={}))
 
     assert seam.control.calls == [
         ("load", "m", '{"name": "m"}', files),
@@ -383,12 +395,14 @@ def test_load_that_fails_reports_the_error(seam, failure):
 
     seam.control.work = fail
     if isinstance(failure, ServerError):
-        kind, text = error_of(seam, seam.client.load("m", None, {}))
+        kind, text = error_of(
+            seam, seam.client.ask(LocalClient.load, name="m", config=None, files={})
+        )
         assert kind is type(failure)
         assert text.replace("\\udcff", "\udcff") == failure.message
     else:
         with pytest.raises((ValueError, InternalError), match=r"odd|its log says more"):
-            seam.ask(seam.client.load("m", None, {}))
+            seam.ask(seam.client.ask(LocalClient.load, name="m", config=None, files={}))
 
 
 def test_load_without_a_thread_for_it_is_a_lack_of_resources(seam, caplog):
@@ -397,7 +411,7 @@ def test_load_without_a_thread_for_it_is_a_lack_of_resources(seam, caplog):
 
     seam.control.work = fail
     with pytest.raises((RuntimeError, UnavailableError)) as caught:
-        seam.ask(seam.client.load("m", None, {}))
+        seam.ask(seam.client.ask(LocalClient.load, name="m", config=None, files={}))
 
     # The protocols answer both alike; the traceback of the first is no news for a log.
     error = resource_error(caught.value) or caught.value
@@ -419,10 +433,10 @@ def test_answered_load_means_that_every_front_end_serves_the_model(seam):
         seam.engine.remove(next(seam.engine.models()))
 
     seam.control.work = load
-    seam.ask(seam.client.load("m", None, {}))
+    seam.ask(seam.client.ask(LocalClient.load, name="m", config=None, files={}))
     assert all(client.find("m") is not None for client in [seam.client, *others])
     seam.control.work = unload
-    seam.ask(seam.client.unload("m"))
+    seam.ask(seam.client.ask(LocalClient.unload, name="m"))
     assert all(client.find("m") is None for client in [seam.client, *others])
 
 
@@ -438,7 +452,9 @@ def test_front_end_that_ends_does_not_keep_a_load_from_its_answer(seam):
         seam.engine.add(model)
 
     seam.control.work = load
-    loading = seam.loop.create_task(seam.client.load("m", None, {}))
+    loading = seam.loop.create_task(
+        seam.client.ask(LocalClient.load, name="m", config=None, files={})
+    )
     seam.run()
     assert not loading.done()
     other.close()

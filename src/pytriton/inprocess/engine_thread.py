@@ -281,7 +281,8 @@ class EngineThread:
 
     def model_statistics(self, name: str, version: str) -> dict[str, Any]:
         """Returns the statistics of a model, in Triton's layout."""
-        return _object(self.call(lambda: model_statistics(self.client.statistics(name, version))))
+        models = self.run(_answered(self.client.statistics, name, version))
+        return _object(model_statistics(models))
 
     # Changes
 

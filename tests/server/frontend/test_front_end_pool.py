@@ -466,10 +466,10 @@ def test_log_settings_are_changed_when_all_front_ends_use_them(one):
 @pytest.mark.parametrize(
     "question,ready",
     [
-        (lambda client: client.is_model_ready("m", ""), True),
-        (lambda client: client.is_ready(), True),
-        (lambda client: client.problem(), ""),
-        (lambda client: client.index(), []),
+        (lambda client: client.ask(LocalClient.is_model_ready, name="m", version=""), True),
+        (lambda client: client.ask(LocalClient.is_ready), True),
+        (lambda client: client.ask(LocalClient.problem), ""),
+        (lambda client: client.ask(LocalClient.index), []),
     ],
 )
 def test_model_is_reported_as_ready_when_all_front_ends_know_it(one, question, ready):
@@ -497,7 +497,9 @@ def test_front_end_that_hangs_does_not_keep_the_server_from_being_ready(scene, m
     first, second = one.start()
     second.pause()
     one.engine.add(Model(model_spec(1), one.loop))
-    asking = one.loop.create_task(first.client.is_model_ready("m", ""))
+    asking = one.loop.create_task(
+        first.client.ask(LocalClient.is_model_ready, name="m", version="")
+    )
     one.until(asking.done)
 
     assert asking.result() is False

@@ -9,7 +9,16 @@ engine directly; in a front end with its own process
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+)
 
 import msgspec
 
@@ -17,11 +26,12 @@ if TYPE_CHECKING:
     from pytriton.base.errors import ServerError
     from pytriton.base.messages import InferRequest, ResponseSink
     from pytriton.runtime.executor.inference import Inference
-    from pytriton.runtime.transport.control import Started
     from pytriton.serving.engine.observers import Observers
     from pytriton.serving.engine.served_model import ServedModel
 
+P = ParamSpec("P")
 T = TypeVar("T")
+Method = TypeVar("Method", bound=Callable[..., Any])
 Answer: TypeAlias = T | Coroutine[Any, Any, T]  # known now, or to be awaited
 
 
@@ -74,61 +84,48 @@ class EngineClient(Protocol):
 
     # Questions and commands
 
-    def statistics(self, name: str = "", version: str = "") -> Answer[list[dict[str, Any]]]:
-        """Returns statistics of models in Triton's layout; of all ready ones without a name."""
-
     def is_serving(self) -> bool:
         """Returns whether the server is ready, as far as it is known without asking models."""
 
-    def is_ready(self) -> Answer[bool]:
-        """Returns whether the server is ready; models with their own readiness check are asked."""
+    def ask(
+        self, method: Callable[Concatenate[Any, P], T], /, *args: P.args, **arguments: P.kwargs
+    ) -> T:
+        """Let the core answer: `method` is one of `LocalClient`, marked with `question`.
 
-    def problem(self) -> Answer[str]:
-        """Returns why the server is not ready; an empty text if it is ready."""
+        Arguments are plain values, and are named, because they may have to be sent. All such
+        methods return an `Answer` or a coroutine.
+        """
 
-    def is_model_ready(self, name: str, version: str) -> Answer[bool]:
-        """Returns whether a model is ready; an unknown one is not."""
 
-    def index(self, *, ready: bool = False) -> Answer[list[IndexEntry]]:
-        """Returns every known model version, or only those that are ready."""
+class QuestionRules(NamedTuple):
+    """What there is to know of a method that front ends in other processes may call."""
 
-    async def load(
-        self,
-        name: str,
-        config: str | None,
-        files: Mapping[str, bytes],
-        patterns: Sequence[str] | None = None,
-    ) -> None:
-        """Load or reload a model; returns when every front end serves it; see `ModelControl`."""
+    kind: Any = None  # what its result becomes when it was sent; None: it is of plain values
+    # Its answer tells clients that they may send requests, which any front end may get. So all of
+    # these have to know the models that it is about.
+    tells_readiness: bool = False
 
-    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        """Unload a model; returns when it gets no new requests any more."""
 
-    async def register_model(self, name: str, url: str) -> None:
-        """Load a model from a folder that is in no repository; returns when it is ready."""
+def question(kind: Any = None, *, tells_readiness: bool = False) -> Callable[[Method], Method]:
+    """Let front ends ask a method of the core's client; see `QuestionRules`."""
 
-    async def unregister_model(self, name: str) -> None:
-        """Unload such a model; returns when it has stopped."""
+    def mark(method: Method) -> Method:
+        vars(method)["question"] = QuestionRules(kind, tells_readiness)
+        return method
 
-    def registered_models(self) -> Answer[dict[str, str]]:
-        """Returns the folders of such models, by name."""
+    return mark
 
-    def ports(self) -> Answer[Started]:
-        """Returns the ports of the server."""
 
-    def metrics_page(self) -> Answer[bytes]:
-        """Returns the metrics in Prometheus' text format."""
+def question_of(method: Callable[..., Any]) -> QuestionRules:
+    """Returns what a method was marked with.
 
-    def record(self, action: str, body: bytes) -> Answer[Any]:
-        """Start, fetch or stop a recording of requests; see `Recordings.do`."""
-
-    def change_trace_settings(
-        self, model_name: str, changes: Mapping[str, Sequence[str]]
-    ) -> Answer[dict[str, list[str]]]:
-        """Change the trace settings of a model, or of all without a name; returns the new ones."""
-
-    def change_log_settings(self, changes: Mapping[str, Any]) -> Answer[dict[str, Any]]:
-        """Change settings of the log, by their names in the protocol; returns all of them."""
+    Raises:
+        TypeError: It was not, so that no front end may ask it.
+    """
+    found = vars(method).get("question")
+    if not isinstance(found, QuestionRules):
+        raise TypeError(f"expected a method that front ends may ask, got {method}")
+    return found
 
 
 class IndexEntry(msgspec.Struct, frozen=True, omit_defaults=True):

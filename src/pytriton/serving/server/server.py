@@ -175,11 +175,11 @@ class NetworkServer:
         )
         core.engine.costs.clock = ProcessorClock(self._front_end_pids).read
         self._copies = RequestCopies(core.engine.observers, options, loop)
-        client.record = self._copies.record
-        client.metrics_page = self._metrics.page
+        client.let_answer(LocalClient.record, self._copies.record)
+        client.let_answer(LocalClient.metrics_page, self._metrics.page)
         self._metrics.on_gpus_found = self._show_gpu_memory
         client.registrations = core.registrations
-        client.ports = lambda: self.ports
+        client.let_answer(LocalClient.ports, lambda: self.ports)
         self._page = LazyPage(functools.partial(self._make_page, client, time.time()))
         self._sampler = Sampler(
             core.engine.models, lambda: core.engine.failures.unknown_refusals, loop

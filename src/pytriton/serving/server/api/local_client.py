@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine's interface for callers in its own process; see `EngineClient`.
+"""The engine's interface for callers in its own process, and what the core answers for others.
 
-Readiness is part of it. If a model has its own readiness check, the result is a coroutine;
-otherwise it is known at once.
+A method that is marked with `question` may also be asked by front ends in processes of their own;
+see `EngineClient.ask`. If a model has its own readiness check, readiness is a coroutine; otherwise
+it is known at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
@@ -20,6 +21,7 @@ from pytriton.base.errors import (
     UnsupportedError,
 )
 from pytriton.runtime.transport.control import Started
+from pytriton.serving.engine.client import Answer, IndexEntry, question
 from pytriton.serving.engine.model_state import UNLOADED, VersionState, reason_for_clients
 from pytriton.serving.server.api.documents import statistics_of
 from pytriton.serving.server.tracing.settings import TraceService
@@ -27,7 +29,7 @@ from pytriton.serving.server.tracing.settings import TraceService
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from pytriton.serving.engine.client import Answer, IndexEntry, ModelControl, ModelRegistrations
+    from pytriton.serving.engine.client import ModelControl, ModelRegistrations
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.api.gpu_view import MemoryByModel
@@ -41,12 +43,8 @@ MAX_PROBLEMS = 20
 Problem = str | Coroutine[Any, Any, str]  # known now, or to be awaited
 ReadyResult = bool | Coroutine[Any, Any, bool]  # known now, or to be awaited
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
-
-
-def _no_ports() -> Started:
-    return Started(0, 0, 0)
-
 
 # Requests to load models that wait or run: each may have brought files.
 MAX_LOADS = 256
@@ -71,29 +69,22 @@ class LocalClient:
         self._engine = engine
         self._control = control
         self._traces = TraceService(engine, trace_settings)
-        readiness = Readiness(engine, control, is_strict=strict_readiness)
+        self._readiness = Readiness(engine, control, is_strict=strict_readiness)
+        self._change_log_settings = change_log_settings or _refuse_log_settings
         # The engine's own methods: another call in between would cost 0.1 us per request.
         self.lookup = engine.lookup
         self.find = engine.find
         self.ready_versions = engine.ready_versions
         self.ready_models = engine.ready_models
+        self.infer = engine.infer
+        self.observers = engine.observers
+        self.report_refusal = engine.report_refusal
+        self.is_serving = self._readiness.is_serving
         self.registrations: ModelRegistrations | None = None  # set by the owner, if it has some
-        self.ports: Callable[[], Started] = _no_ports  # set by the owner of the ports
-        self.metrics_page: Callable[[], Answer[bytes]] = bytes  # set by the owner of the metrics
-        self.record: Callable[[str, bytes], Answer[Any]] = _refuse_recording  # set by the owner
         # Set by the owner once GPUs are read, which needs time.
         self.gpu_memory: Callable[[], Awaitable[MemoryByModel]] | None = None
         # Set if the index needs time, because repositories are far away.
         self.look_again: Callable[[], Awaitable[None]] | None = None
-        self.infer = engine.infer
-        self.observers = engine.observers
-        self.report_refusal = engine.report_refusal
-        self.is_serving = readiness.is_serving
-        self.is_ready = readiness.server
-        self.problem = readiness.server_problem
-        self.is_model_ready = readiness.model
-        self.change_trace_settings = self._traces.change
-        self._change_log_settings = change_log_settings or _refuse_log_settings
 
     def call_after_answers(
         self, models: Sequence[ServedModel | None], callback: Callable[[], None]
@@ -105,12 +96,85 @@ class LocalClient:
     def is_exiting(self) -> bool:
         return self._engine.is_exiting
 
-    def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
+    def ask(
+        self, method: Callable[Concatenate[Any, _P], _T], /, *args: _P.args, **arguments: _P.kwargs
+    ) -> _T:
+        answer: Callable[_P, _T] = getattr(self, method.__name__)
+        return answer(*args, **arguments)
+
+    def let_answer(
+        self, method: Callable[Concatenate[Any, _P], _T], answer: Callable[_P, _T]
+    ) -> None:
+        """Let the owner of what a question is about answer it, in the place of a method here."""
+        setattr(self, method.__name__, answer)
+
+    # Readiness
+
+    @question(tells_readiness=True)
+    def is_ready(self) -> Answer[bool]:
+        """Returns whether the server is ready; models with their own readiness check are asked."""
+        return self._readiness.server()
+
+    @question(tells_readiness=True)
+    def problem(self) -> Answer[str]:
+        """Returns why the server is not ready; an empty text if it is ready."""
+        return self._readiness.server_problem()
+
+    @question(tells_readiness=True)
+    def is_model_ready(self, name: str, version: str) -> Answer[bool]:
+        """Returns whether a model is ready; an unknown one is not."""
+        return self._readiness.model(name, version)
+
+    # The server
+
+    @question(Started)
+    def ports(self) -> Answer[Started]:
+        """Returns the ports of the server."""
+        return Started(0, 0, 0)
+
+    @question()
+    def metrics_page(self) -> Answer[bytes]:
+        """Returns the metrics in Prometheus' text format."""
+        return b""
+
+    @question()
+    def record(self, action: str, body: bytes) -> Answer[Any]:
+        """Start, fetch or stop a recording of requests; see `Recordings.do`."""
+        raise UnsupportedError("this server records no requests")
+
+    @question()
+    def change_trace_settings(
+        self, model_name: str, changes: Mapping[str, Sequence[str]]
+    ) -> Answer[dict[str, list[str]]]:
+        """Change the trace settings of a model, or of all without a name; returns the new ones."""
+        return self._traces.change(model_name, changes)
+
+    @question()
+    def change_log_settings(self, changes: Mapping[str, Any]) -> Answer[dict[str, Any]]:
+        """Change settings of the log, by their names in the protocol; returns all of them.
+
+        All front ends use the changes when this is done.
+        """
+        settings = self._change_log_settings(changes)
+        settled = self._engine.settled
+        if not changes or settled is None:
+            return settings
+        # Front ends were told already. They report only registries, so they get one more.
+        self._engine.on_changed()
+        return _when(settled(), settings)
+
+    # Models
+
+    @question()
+    def statistics(self, name: str = "", version: str = "") -> Answer[list[dict[str, Any]]]:
+        """Returns statistics of models in Triton's layout; of all ready ones without a name."""
         return [
             statistics_of(model) for model in self._engine.models_with_statistics(name, version)
         ]
 
+    @question(list[IndexEntry], tells_readiness=True)
     def index(self, *, ready: bool = False) -> Answer[list[IndexEntry]]:
+        """Returns every known model version, or only those that are ready."""
         if self.look_again is not None or self.gpu_memory is not None:
             return self._index_later(ready=ready)
         return self._control.index(ready=ready)
@@ -123,6 +187,7 @@ class LocalClient:
         memory = await self.gpu_memory()
         return [_with_memory(entry, memory) for entry in self._control.index(ready=ready)]
 
+    @question()
     async def load(
         self,
         name: str,
@@ -130,6 +195,7 @@ class LocalClient:
         files: Mapping[str, bytes],
         patterns: Sequence[str] | None = None,
     ) -> None:
+        """Load or reload a model; returns when every front end serves it; see `ModelControl`."""
         if self.loading_count >= MAX_LOADS:
             self.refused_loads += 1
             raise UnavailableError(
@@ -143,43 +209,37 @@ class LocalClient:
             self.loading_count -= 1
         await self._engine.wait_until_known()
 
+    @question()
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        """Unload a model; returns when it gets no new requests any more."""
         await self._control.unload(name, unload_dependents=unload_dependents)
         await self._engine.wait_until_known()
 
+    @question()
     async def register_model(self, name: str, url: str) -> None:
+        """Load a model from a folder that is in no repository; returns when it is ready."""
         if self.registrations is None:
             raise InvalidArgumentError("this server has no model repositories")
         await self.registrations.register(name, url)
         await self._engine.wait_until_known()
 
+    @question()
     async def unregister_model(self, name: str) -> None:
+        """Unload such a model; returns when it has stopped."""
         if self.registrations is None:
             raise NotFoundError(f"Request for unknown model: '{name}' is not found")
         await self.registrations.unregister(name)
         await self._engine.wait_until_known()
 
-    def change_log_settings(self, changes: Mapping[str, Any]) -> Answer[dict[str, Any]]:
-        """See `EngineClient`. All front ends use the changes when this is done."""
-        settings = self._change_log_settings(changes)
-        settled = self._engine.settled
-        if not changes or settled is None:
-            return settings
-        # Front ends were told already. They report only registries, so they get one more.
-        self._engine.on_changed()
-        return _when(settled(), settings)
-
-    def registered_models(self) -> dict[str, str]:
+    @question()
+    def registered_models(self) -> Answer[dict[str, str]]:
+        """Returns the folders of such models, by name."""
         return {} if self.registrations is None else self.registrations.listed()
 
 
 async def _when(settled: Awaitable[None], answer: _T) -> _T:
     await settled
     return answer
-
-
-def _refuse_recording(_action: str, _body: bytes) -> Any:
-    raise UnsupportedError("this server records no requests")
 
 
 def _refuse_log_settings(_: Mapping[str, Any]) -> dict[str, Any]:

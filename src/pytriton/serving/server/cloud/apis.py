@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.cloud import sagemaker, vertex_ai
 from pytriton.serving.server.cloud.api import CloudApi
@@ -63,4 +64,6 @@ class VertexAiMetrics:
         if not self._is_allowed:
             connection.respond_error(404, "Not Found")
             return None
-        return self._api.respond_when_known(connection, self._engine.metrics_page(), respond)
+        return self._api.respond_when_known(
+            connection, self._engine.ask(LocalClient.metrics_page), respond
+        )

@@ -22,6 +22,7 @@ from pytriton.base.errors import (
     ServerError,
 )
 from pytriton.serving.server.access.decisions import Scope, sees_all, visible
+from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.cloud.api import (
     NOT_FOUND,
     HttpTarget,
@@ -118,7 +119,9 @@ class SageMakerModels:
         """List all models, or load one."""
         if request.head.method == b"POST":
             wanted = read_load_request(self._api.settings_body(request))
-            loading = self._engine.register_model(wanted.model_name, wanted.url)
+            loading = self._engine.ask(
+                LocalClient.register_model, name=wanted.model_name, url=wanted.url
+            )
             return self._answer(connection, loading)
 
         grant = request.head.grant
@@ -127,7 +130,9 @@ class SageMakerModels:
             models = [_document(*each) for each in visible(grant, found.items(), itemgetter(0))]
             connection.respond(200, (orjson.dumps({"models": models}),))
 
-        return self._api.respond_when_known(connection, self._engine.registered_models(), respond)
+        return self._api.respond_when_known(
+            connection, self._engine.ask(LocalClient.registered_models), respond
+        )
 
     def model(
         self, connection: HttpConnection, request: HttpRequest, route: Route
@@ -136,7 +141,9 @@ class SageMakerModels:
         if request.head.method == b"DELETE":
             if not sees_all(request.head.grant):  # models of its steps are unloaded, too
                 raise PermissionDeniedError(_UNLOADS_STEPS)
-            return self._answer(connection, self._engine.unregister_model(route.model))
+            return self._answer(
+                connection, self._engine.ask(LocalClient.unregister_model, name=route.model)
+            )
 
         def respond(found: dict[str, str]) -> None:
             if route.model not in found:
@@ -144,7 +151,9 @@ class SageMakerModels:
             document = _document(route.model, found[route.model])
             connection.respond(200, (orjson.dumps(document),))
 
-        return self._api.respond_when_known(connection, self._engine.registered_models(), respond)
+        return self._api.respond_when_known(
+            connection, self._engine.ask(LocalClient.registered_models), respond
+        )
 
     def _answer(self, connection: HttpConnection, work: Coroutine[Any, Any, None]) -> HttpExchange:
         async def run() -> None:

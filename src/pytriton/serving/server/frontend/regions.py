@@ -158,10 +158,8 @@ class RemoteRegions:
         )
 
     async def register_cuda(self, name: str, handle: bytes, device: int, byte_size: int) -> None:
-        # As text: bytes in a question stand for texts that are not UTF-8.
-        text = handle.hex()
         await self._link.ask(
-            "register_cuda_region", name=name, handle=text, device=device, byte_size=byte_size
+            "register_cuda_region", name=name, handle=handle, device=device, byte_size=byte_size
         )
 
     async def unregister(self, name: str) -> None:

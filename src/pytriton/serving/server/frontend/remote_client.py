@@ -7,13 +7,12 @@ else is asked of the core. "Remote" is the core here, as this process sees it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
 from pytriton.base.errors import ServerError
 from pytriton.base.sent_specs import decode_spec
-from pytriton.runtime.transport.control import Started
 from pytriton.runtime.transport.frontend_frames import (
     LimitUse,
     Ping,
@@ -22,7 +21,7 @@ from pytriton.runtime.transport.frontend_frames import (
     Registry,
     RegistryTaken,
 )
-from pytriton.serving.engine.client import IndexEntry
+from pytriton.serving.engine.client import question_of
 from pytriton.serving.engine.engine import RequestEngine
 from pytriton.serving.engine.model_state import UNLOADED, VersionState
 from pytriton.serving.server.frontend.chunks import ChunkFlow
@@ -32,7 +31,7 @@ from pytriton.serving.server.process.log_lines import write_gathered
 if TYPE_CHECKING:
     import asyncio
     import socket
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.inference import Inference
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.frontend_frames import ModelRecord, ModelStateRecord
     from pytriton.serving.engine.served_model import ServedModel
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _REPORT_S = 0.2  # from a refusal until the core hears of it, with those that came meanwhile
 
 
@@ -180,9 +181,6 @@ class RemoteClient:
 
     # Questions
 
-    async def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
-        return await self.link.ask("statistics", name=name, version=version)
-
     def is_serving(self) -> bool:
         """See `EngineClient`; returns the last known answer, and asks for the next."""
         if self._asked_serving is None:
@@ -195,60 +193,18 @@ class RemoteClient:
         if not answer.cancelled() and answer.exception() is None:
             self._is_serving = answer.result()
 
-    async def is_ready(self) -> bool:
-        return await self.link.ask("is_ready")
+    def ask(
+        self, method: Callable[Concatenate[Any, _P], _T], /, *args: _P.args, **arguments: _P.kwargs
+    ) -> _T:
+        """See `EngineClient`."""
+        assert not args, "expected arguments with names"
+        answer: Any = self._ask(method.__name__, question_of(method).kind, arguments)
+        return answer  # type: ignore[no-any-return]  # the method says what it is
 
-    async def problem(self) -> str:
-        return await self.link.ask("problem")
-
-    async def is_model_ready(self, name: str, version: str) -> bool:
-        return await self.link.ask("is_model_ready", name=name, version=version)
-
-    async def index(self, *, ready: bool = False) -> list[IndexEntry]:
-        return msgspec.convert(await self.link.ask("index", ready=ready), list[IndexEntry])
-
-    async def load(
-        self,
-        name: str,
-        config: str | None,
-        files: Mapping[str, bytes],
-        patterns: Sequence[str] | None = None,
-    ) -> None:
-        await self.link.ask("load", name=name, config=config, files=dict(files), patterns=patterns)
-
-    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        await self.link.ask("unload", name=name, unload_dependents=unload_dependents)
-
-    async def register_model(self, name: str, url: str) -> None:
-        await self.link.ask("register_model", name=name, url=url)
-
-    async def unregister_model(self, name: str) -> None:
-        await self.link.ask("unregister_model", name=name)
-
-    async def registered_models(self) -> dict[str, str]:
-        return await self.link.ask("registered_models")
-
-    async def ports(self) -> Started:
-        return msgspec.convert(await self.link.ask("ports"), Started)
-
-    async def metrics_page(self) -> bytes:
-        return await self.link.ask("metrics_page")
-
-    async def record(self, action: str, body: bytes) -> Any:
-        return await self.link.ask("record", action=action, body=body)
-
-    async def change_trace_settings(
-        self, model_name: str, changes: Mapping[str, Sequence[str]]
-    ) -> dict[str, list[str]]:
-        return await self.link.ask(
-            "change_trace_settings",
-            model_name=model_name,
-            changes={name: list(texts) for name, texts in changes.items()},
-        )
-
-    async def change_log_settings(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        write_gathered()  # with the settings of their time
-        return await self.link.ask("change_log_settings", changes=dict(changes))
+    async def _ask(self, name: str, kind: Any, arguments: dict[str, Any]) -> Any:
+        write_gathered()  # these lines come before it, with the settings of their time
+        answer: Any = await self.link.ask(name, **arguments)
+        return answer if kind is None else msgspec.convert(answer, kind)
 
     # Refused requests: the core knows nothing of them
 

@@ -55,6 +55,7 @@ from pytriton.runtime.transport.frontend_frames import (
 from pytriton.runtime.transport.loop_channel import LoopChannel
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.refs import TensorRef
+from pytriton.serving.engine.client import question_of
 from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.engine.quotas import RequestGroups
 from pytriton.serving.server.frontend.chunks import FrontEndChunks, read_signature
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.channel import Received
     from pytriton.runtime.transport.frames import Frame
     from pytriton.runtime.transport.frontend_frames import ChunkItem, SubmitItem
+    from pytriton.serving.engine.client import Answer
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.api.local_client import LocalClient
@@ -82,31 +84,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The methods of the core's client that a front end may call.
-_QUESTIONS = frozenset(
-    {
-        "change_log_settings",
-        "change_trace_settings",
-        "index",
-        "is_model_ready",
-        "is_ready",
-        "is_serving",
-        "load",
-        "metrics_page",
-        "ports",
-        "problem",
-        "record",
-        "register_model",
-        "registered_models",
-        "statistics",
-        "unload",
-        "unregister_model",
-    }
-)
-
 _PATHS = {int(path): path for path in RequestPath}  # to call the enum takes 1 us
-# Those whose answers tell clients that they may send requests, which any front end may get.
-_READINESS = frozenset({"index", "is_model_ready", "is_ready", "problem"})
 # How long such an answer waits at most for all front ends to know the models that it is about: one
 # that hangs must not make the server look dead.
 _REGISTRY_SYNC_TIMEOUT_S = 1.0
@@ -130,9 +108,26 @@ class SharedParts:
         self.tracing = tracing
         self.registry = registry
         self.regions = RegionFeed(LocalRegions(), loop) if regions is None else regions
+        table = self.regions.regions
+        # Questions that the client does not answer.
+        self.answers: dict[str, Callable[..., Any]] = {
+            "is_serving": client.is_serving,
+            "check_model": self._check_model,
+            "register_region": table.register,
+            "register_cuda_region": table.register_cuda,
+            "unregister_region": table.unregister,
+            "unregister_cuda_region": table.unregister_cuda,
+        }
         self.memory = memory
         self.loop = loop
         self.tasks = BackgroundTasks(loop)  # a load continues if the front end has ended
+
+    def _check_model(self, number: int) -> Answer[bool]:
+        """Returns the result of a model's own readiness check."""
+        model = self.registry.models.get(number)
+        if model is None:
+            raise NotFoundError("the model was unloaded")
+        return model.check_ready()
 
 
 class FrontEndSession:
@@ -412,10 +407,6 @@ class FrontEndSession:
     def _on_question(self, received: Received, frame: CoreQuestion) -> None:
         try:
             answer = self._ask(frame.method, unpacked(frame.arguments))
-            # Another front end may get the next request of this client: it has to know the model by
-            # then.
-            if frame.method in _READINESS and not self._shared.registry.is_settled:
-                answer = self._when_known(answer)
         except Exception as error:  # noqa: BLE001  the front end gets it
             self._reply_error(frame, error)
             return
@@ -431,23 +422,17 @@ class FrontEndSession:
             self._reply_error(frame, error)
 
     def _ask(self, method: str, arguments: dict[str, Any]) -> Any:
-        if method == "check_model":
-            model = self._shared.registry.models.get(arguments["number"])
-            if model is None:
-                raise NotFoundError("the model was unloaded")
-            return model.check_ready()
-        if method == "register_region":
-            return self._shared.regions.regions.register(**arguments)
-        if method == "register_cuda_region":
-            arguments["handle"] = bytes.fromhex(arguments["handle"])
-            return self._shared.regions.regions.register_cuda(**arguments)
-        if method == "unregister_cuda_region":
-            return self._shared.regions.regions.unregister_cuda(**arguments)
-        if method == "unregister_region":
-            return self._shared.regions.regions.unregister(**arguments)
+        shared = self._shared
+        if method in shared.answers:
+            return shared.answers[method](**arguments)
         # Front ends run the same code as the core: another method is an error in ours.
-        assert method in _QUESTIONS, f"expected a question, got {method}"
-        return getattr(self._shared.client, method)(**arguments)
+        question = question_of(getattr(type(shared.client), method))
+        answer = getattr(shared.client, method)(**arguments)
+        # Another front end may get the next request of this client: it has to know the model by
+        # then.
+        if question.tells_readiness and not shared.registry.is_settled:
+            return self._when_known(answer)
+        return answer
 
     async def _when_known(self, answer: Any) -> Any:
         value = await answer if isinstance(answer, Coroutine) else answer

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf import descriptor_pb2
 
+from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.grpc.call import GrpcCall, UnaryCall
 
 if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.grpc import CallHead
-    from pytriton.serving.engine.client import EngineClient
+    from pytriton.serving.engine.client import Answer, EngineClient
     from pytriton.serving.server.grpc.call import CallConnection
 
 PACKAGE = "grpc.health.v1"
@@ -38,8 +39,11 @@ class HealthService:
 
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
-        self.is_ready = engine.is_ready  # which asks models with a readiness check of their own
         self.watchers: dict[WatchCall, None] = {}  # calls that get changes until they end
+
+    def is_ready(self) -> Answer[bool]:
+        """Returns whether the server is ready; models with a check of their own are asked."""
+        return self._engine.ask(LocalClient.is_ready)
 
     def status(self) -> bytes:
         """Returns a HealthCheckResponse that is based on known states; models are not asked."""
@@ -67,10 +71,10 @@ class CheckCall(UnaryCall):
     def on_request(self, message: Buffer) -> None:
         """Send the current status."""
         is_ready = self._service.is_ready()
-        if isinstance(is_ready, bool):
-            self.respond([encode_status(is_ready)])
-        else:
+        if isinstance(is_ready, Coroutine):
             self.connection.work.run_task(self, self._respond_later(is_ready))
+        else:
+            self.respond([encode_status(is_ready)])
 
     async def _respond_later(self, is_ready: Coroutine[Any, Any, bool]) -> None:
         status = encode_status(await is_ready)

@@ -20,6 +20,7 @@ from pytriton.protocol.repository import (
 )
 from pytriton.protocol.settings import log_settings_response, read_log_settings_pb
 from pytriton.serving.server.api.documents import EXTENSIONS, TRITON_VERSION
+from pytriton.serving.server.api.local_client import LocalClient
 
 if TYPE_CHECKING:
     from pytriton.base.model_spec import ModelTensor
@@ -78,11 +79,15 @@ class ManagementMethods:
     def _server_ready(self, request: Any) -> Any:
         self._refuse_when_exiting()
         response = service_pb2.ServerReadyResponse
-        return _respond_when_known(self._engine.is_ready(), lambda ready: response(ready=ready))
+        return _respond_when_known(
+            self._engine.ask(LocalClient.is_ready), lambda ready: response(ready=ready)
+        )
 
     def _model_ready(self, request: Any) -> Any:
         self._refuse_when_exiting()
-        is_ready = self._engine.is_model_ready(request.name, request.version)
+        is_ready = self._engine.ask(
+            LocalClient.is_model_ready, name=request.name, version=request.version
+        )
         response = service_pb2.ModelReadyResponse
         return _respond_when_known(is_ready, lambda ready: response(ready=ready))
 
@@ -114,31 +119,45 @@ class ManagementMethods:
         return response
 
     def _model_statistics(self, request: Any) -> Any:
-        statistics = self._engine.statistics(request.name, request.version)
+        statistics = self._engine.ask(
+            LocalClient.statistics, name=request.name, version=request.version
+        )
         return _respond_when_known(statistics, _statistics_response)
 
     # Settings: a request may change them, and all are reported
 
     def _trace_setting(self, request: Any) -> Any:
         changes = {name: list(setting.value) for name, setting in request.settings.items()}
-        settings = self._engine.change_trace_settings(request.model_name, changes)
+        settings = self._engine.ask(
+            LocalClient.change_trace_settings, model_name=request.model_name, changes=changes
+        )
         return _respond_when_known(settings, _trace_settings_response)
 
     def _log_settings(self, request: Any) -> Any:
-        settings = self._engine.change_log_settings(read_log_settings_pb(request))
+        settings = self._engine.ask(
+            LocalClient.change_log_settings, changes=read_log_settings_pb(request)
+        )
         return _respond_when_known(settings, log_settings_response)
 
     # Model repository
 
     def _index(self, request: Any) -> Any:
         check_repository(request.repository_name)
-        return _respond_when_known(self._engine.index(ready=request.ready), _index_response)
+        return _respond_when_known(
+            self._engine.ask(LocalClient.index, ready=request.ready), _index_response
+        )
 
     def _load(self, request: ModelLoadRequest, patterns: Sequence[str] | None) -> Any:
         name, overrides = request
         check_model_name(name, is_path=True)
         self._refuse_when_exiting()
-        loading = self._engine.load(name, overrides.config, overrides.files, patterns)
+        loading = self._engine.ask(
+            LocalClient.load,
+            name=name,
+            config=overrides.config,
+            files=overrides.files,
+            patterns=patterns,
+        )
         return _respond_after(loading, service_pb2.RepositoryModelLoadResponse())
 
     def _unload(self, request: Any) -> Any:
@@ -146,7 +165,11 @@ class ManagementMethods:
         unload_dependents = read_unload_parameters(request.parameters)
         check_model_name(request.model_name, is_path=False)
         self._refuse_when_exiting()
-        unloading = self._engine.unload(request.model_name, unload_dependents=unload_dependents)
+        unloading = self._engine.ask(
+            LocalClient.unload,
+            name=request.model_name,
+            unload_dependents=unload_dependents,
+        )
         return _respond_after(unloading, service_pb2.RepositoryModelUnloadResponse())
 
     # Shared memory of clients: answered when all front ends know the change

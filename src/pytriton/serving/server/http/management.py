@@ -28,6 +28,7 @@ from pytriton.protocol.settings import (
 from pytriton.protocol.shared_memory import read_cuda_region, read_system_region
 from pytriton.serving.server.access.decisions import UNLOADS_OTHERS, patterns_of, sees_all, visible
 from pytriton.serving.server.api import documents
+from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.http.handler import HttpExchange
 from pytriton.serving.server.http.infer import respond_server_error
 
@@ -125,7 +126,7 @@ class ManagementEndpoints:
     ) -> HttpExchange | None:
         self._refuse_when_exiting()
         respond = partial(self._respond_ready, connection, sees_all(request.head.grant))
-        return self.respond_when_known(connection, self._engine.problem(), respond)
+        return self.respond_when_known(connection, self._engine.ask(LocalClient.problem), respond)
 
     def _respond_ready(self, connection: HttpConnection, is_told: bool, problem: str) -> None:
         """Respond with Triton's statuses; for 400, the body has the reason, which names models."""
@@ -147,7 +148,9 @@ class ManagementEndpoints:
             else:
                 connection.respond_error(400, "Model version not ready")
 
-        is_ready = self._engine.is_model_ready(route.model, route.version)
+        is_ready = self._engine.ask(
+            LocalClient.is_model_ready, name=route.model, version=route.version
+        )
         return self.respond_when_known(connection, is_ready, respond)
 
     # Documents
@@ -179,7 +182,9 @@ class ManagementEndpoints:
             seen = visible(grant, models, itemgetter("name"))
             connection.respond(200, (documents.model_statistics(seen),))
 
-        statistics = self._engine.statistics(route.model, route.version)
+        statistics = self._engine.ask(
+            LocalClient.statistics, name=route.model, version=route.version
+        )
         return self.respond_when_known(connection, statistics, respond)
 
     # Settings: a POST changes them, and all are reported
@@ -193,7 +198,7 @@ class ManagementEndpoints:
         changes: dict[str, Any] = {}
         if request.head.method == b"POST":
             changes = dict(read_log_settings(self._bodies.settings(request)))
-        settings = self._engine.change_log_settings(changes)
+        settings = self._engine.ask(LocalClient.change_log_settings, changes=changes)
         return self.respond_when_known(connection, settings, respond)
 
     def _trace_settings(
@@ -205,7 +210,9 @@ class ManagementEndpoints:
         changes: dict[str, list[str]] = {}
         if request.head.method == b"POST":
             changes = read_trace_settings(self._bodies.settings(request))
-        settings = self._engine.change_trace_settings(route.model, changes)
+        settings = self._engine.ask(
+            LocalClient.change_trace_settings, model_name=route.model, changes=changes
+        )
         return self.respond_when_known(connection, settings, respond)
 
     # Recordings of requests
@@ -235,7 +242,9 @@ class ManagementEndpoints:
             else:
                 connection.respond(200, (orjson.dumps(answer),))
 
-        answer = self._engine.record(action, bytes(self._bodies.settings(request)))
+        answer = self._engine.ask(
+            LocalClient.record, action=action, body=bytes(self._bodies.settings(request))
+        )
         return self.respond_when_known(connection, answer, respond)
 
     # Model repository
@@ -250,7 +259,9 @@ class ManagementEndpoints:
             connection.respond(200, (documents.repository_index(seen),))
 
         check_repository(route.repository)
-        entries = self._engine.index(ready=read_index(self._bodies.settings(request)))
+        entries = self._engine.ask(
+            LocalClient.index, ready=read_index(self._bodies.settings(request))
+        )
         return self.respond_when_known(connection, entries, respond)
 
     def _load(self, connection: HttpConnection, request: HttpRequest, route: Route) -> HttpExchange:
@@ -270,7 +281,13 @@ class ManagementEndpoints:
         """Refuse an invalid name at once; the coroutine returns when the model is ready."""
         check_model_name(name, is_path=True)
         self._refuse_when_exiting()
-        return self._engine.load(name, overrides.config, overrides.files, patterns)
+        return self._engine.ask(
+            LocalClient.load,
+            name=name,
+            config=overrides.config,
+            files=overrides.files,
+            patterns=patterns,
+        )
 
     async def _load_later(
         self, name: str, read: Deferred[LoadOverrides], patterns: Sequence[str] | None
@@ -286,7 +303,9 @@ class ManagementEndpoints:
             raise InvalidArgumentError(UNLOADS_OTHERS)
         check_model_name(route.model, is_path=False)
         self._refuse_when_exiting()
-        unloading = self._engine.unload(route.model, unload_dependents=unload_dependents)
+        unloading = self._engine.ask(
+            LocalClient.unload, name=route.model, unload_dependents=unload_dependents
+        )
         return self.run_task(connection, _respond_after(unloading, connection))
 
     # Shared memory of clients: answered when all front ends know the change

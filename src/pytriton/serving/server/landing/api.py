@@ -19,6 +19,7 @@ from pytriton.protocol.json_text import dump_json
 from pytriton.protocol.openapi import openapi_document
 from pytriton.serving.server.access.decisions import Denial, Scope, visible
 from pytriton.serving.server.api.documents import TRITON_VERSION, package_version
+from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.http.api import Resolved
 from pytriton.serving.server.http.connection import JSON_TYPE
 from pytriton.serving.server.http.routes import HttpEndpoint, Route, request_path
@@ -156,7 +157,9 @@ class LandingApi:
             }
             connection.respond(200, (dump_json(document),), JSON_TYPE, _DATA_HEADERS)
 
-        return self._http.respond_when_known(connection, self._engine.ports(), respond)
+        return self._http.respond_when_known(
+            connection, self._engine.ask(LocalClient.ports), respond
+        )
 
     def _models(
         self, connection: HttpConnection, request: HttpRequest, route: Route
@@ -172,7 +175,7 @@ class LandingApi:
             entries.append(model_document(specs))
             if at % _MODELS_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        answer = self._engine.ports()
+        answer = self._engine.ask(LocalClient.ports)
         ports = await answer if asyncio.iscoroutine(answer) else answer
         document = {
             "id": self._options.id,

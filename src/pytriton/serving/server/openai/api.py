@@ -25,6 +25,7 @@ from pytriton.protocol.openai.members import Members
 from pytriton.serving.server.access.decisions import Denial, Reason, Scope, visible
 from pytriton.serving.server.api.background import SMALL_BYTES
 from pytriton.serving.server.api.documents import TRITON_VERSION
+from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.api.refusals import (
     INFERENCE,
     ForbiddenError,
@@ -222,7 +223,9 @@ class OpenAIApi:
             else:
                 connection.respond(200, (), JSON_TYPE, id_header(identifier))
 
-        return self._http.respond_when_known(connection, self._engine.problem(), respond)
+        return self._http.respond_when_known(
+            connection, self._engine.ask(LocalClient.problem), respond
+        )
 
     def _version(
         self, connection: HttpConnection, request: HttpRequest, route: Route, identifier: str
