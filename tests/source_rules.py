@@ -87,12 +87,19 @@ SERVER_PACKAGES = {
     "process": frozenset({"api", "options"}),
     "codec": frozenset({"api"}),
     "shared_memory": frozenset({"api"}),
-    "http": frozenset({"access", "api", "codec", "options", "process", "shared_memory", "tracing"}),
-    "grpc": frozenset({"access", "api", "options", "process", "shared_memory", "tracing"}),
+    "operations": frozenset({"access", "api", "shared_memory"}),
+    "http": frozenset(
+        {"access", "api", "codec", "operations", "options", "process", "shared_memory", "tracing"}
+    ),
+    "grpc": frozenset(
+        {"access", "api", "operations", "options", "process", "shared_memory", "tracing"}
+    ),
     "metrics": frozenset({"access", "api", "http", "options"}),
-    "page": frozenset({"access", "api", "http", "metrics", "options", "process", "tracing"}),
+    "page": frozenset(
+        {"access", "api", "http", "metrics", "operations", "options", "process", "tracing"}
+    ),
     "openai": frozenset({"access", "api", "http"}),
-    "landing": frozenset({"access", "api", "http", "options"}),
+    "landing": frozenset({"access", "api", "http", "operations", "options"}),
     "cloud": frozenset({"access", "api", "http", "options"}),
     "access_log": frozenset({"access", "api", "grpc", "http", "options", "process"}),
     "frontend": frozenset(

@@ -11,6 +11,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from pytriton.serving.server.http import routes
+from pytriton.serving.server.operations.table import OPERATIONS
 from tests.e2e.http2_client import Http2Session
 from tests.e2e.http_client import call
 from tests.e2e.waiting import DEADLINE_S, eventually
@@ -56,14 +57,8 @@ REDIRECT = "X-Vertex-Ai-Triton-Redirect"
 def test_cve_2026_24206_list_of_paths_has_every_endpoint():
     found = [routes.resolve(path.encode()) for path in PATHS if path.startswith("/v2")]
     known = {route.endpoint.handler for route in found}
-    tables = (
-        routes._MODEL_ENDPOINTS,
-        routes._REPOSITORY_MODEL_ENDPOINTS,
-        *routes._SHARED_MEMORIES.values(),
-    )
-    fixed = {route.endpoint for route in routes._FIXED.values()}
 
-    assert {each.handler for each in fixed.union(*(table.values() for table in tables))} <= known
+    assert known == routes.INFERENCES | {each.name for each in OPERATIONS if each.http is not None}
 
 
 @pytest.mark.parametrize("path", PATHS)

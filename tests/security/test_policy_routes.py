@@ -17,10 +17,10 @@ import pytest
 
 from pytriton.client.kserve.address import parse_address
 from pytriton.serving.server.cloud import sagemaker, vertex_ai
-from pytriton.serving.server.grpc.guard import SUBJECTS
 from pytriton.serving.server.http import routes
 from pytriton.serving.server.landing import api as landing_api
 from pytriton.serving.server.openai import api as openai_api
+from pytriton.serving.server.operations.table import OPERATIONS
 from pytriton.serving.server.page import routes as page_routes
 from pytriton.tools.commands.own_server import ask_own_server, own_headers
 from tests.access_policies import PolicyFolder, TokenMaker, wrong_credentials
@@ -125,23 +125,28 @@ def use_key(policed, principal, *, is_new=False):
 
 @pytest.mark.parametrize(
     "module,listed",
-    [(routes, KSERVE), (openai_api, OPENAI), (landing_api, LANDING), (sagemaker, SAGEMAKER)],
-    ids=["kserve", "openai", "landing", "sagemaker"],
+    [(openai_api, OPENAI), (landing_api, LANDING), (sagemaker, SAGEMAKER)],
+    ids=["openai", "landing", "sagemaker"],
 )
 def test_lists_have_every_route_of_a_module(module, listed):
     known = {(endpoint.handler, endpoint.api) for endpoint in endpoints_in(module)}
     paths = [route.path.encode() for route in listed]
 
     assert len(known) > 3 or module is sagemaker
-    if module is routes:
-        found = [routes.resolve(path).endpoint for path in paths]
-        assert {(endpoint.handler, endpoint.api) for endpoint in found} == known
-    elif module is openai_api:
+    if module is openai_api:
         assert set(openai_api._ENDPOINTS) <= set(paths)
     elif module is landing_api:
         assert set(landing_api._ENDPOINTS) <= set(paths)
     else:
         assert {handler for handler, _ in known} == {"model", "models"}
+
+
+def test_list_has_every_path_of_operations_and_inference():
+    found = {routes.resolve(route.path.encode()).endpoint.handler for route in KSERVE}
+    operations = [each for each in OPERATIONS if each.http is not None]
+
+    assert found == {each.name for each in operations} | routes.INFERENCES
+    assert len(KSERVE) >= sum(len(each.http.paths) for each in operations)
 
 
 def test_list_has_every_path_of_the_page():
@@ -162,11 +167,11 @@ def test_list_has_every_method_of_grpc():
     methods = set(GrpcClient().api._methods)
 
     assert {route.path for route in CALLS} == methods
-    # Each says how rights to models apply to it.
-    assert {path.rpartition("/")[2] for path in methods if path.startswith(SERVICE)} - {
+    assert {path.removeprefix(SERVICE) for path in methods if path.startswith(SERVICE)} == {
+        *(each.grpc.method for each in OPERATIONS if each.grpc is not None),
         "ModelInfer",
         "ModelStreamInfer",
-    } == set(SUBJECTS)
+    }
 
 
 # Every route, with every kind of sender

@@ -17,6 +17,8 @@ from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.protocol.generate import encode_generate_response
 from pytriton.protocol.openapi import openapi_document
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
+from pytriton.serving.server.operations.openapi import described_paths
+from pytriton.serving.server.operations.table import OPERATIONS
 
 CONFIG = """name: "%s" backend: "python" max_batch_size: 8
 input [
@@ -32,7 +34,8 @@ def spec_of(name: str, version: int = 1, text: str = CONFIG):
 
 
 def document_of(*specs, **headers):
-    return openapi_document(specs, "http://localhost:8000", "0.1.0", headers)
+    others = described_paths(OPERATIONS)
+    return openapi_document(specs, "http://localhost:8000", "0.1.0", headers, others)
 
 
 def body_schema(document, path):

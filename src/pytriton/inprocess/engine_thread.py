@@ -263,17 +263,17 @@ class EngineThread:
 
     def server_metadata(self) -> dict[str, Any]:
         """Returns the server's name, version and extensions."""
-        return _object(server_metadata(self.options.id))
+        return server_metadata(self.options.id)
 
     def model_metadata(self, name: str, version: str) -> dict[str, Any]:
         """Returns the metadata of a model."""
 
-        def read() -> bytes:
+        def read() -> dict[str, Any]:
             spec = self.client.lookup(name, version).spec
             versions = [spec.version] if version else self.client.ready_versions(name)
             return model_metadata(spec, versions)
 
-        return _object(self.call(read))
+        return self.call(read)
 
     def model_config(self, name: str, version: str) -> dict[str, Any]:
         """Returns the configuration of a model."""
@@ -282,7 +282,7 @@ class EngineThread:
     def model_statistics(self, name: str, version: str) -> dict[str, Any]:
         """Returns the statistics of a model, in Triton's layout."""
         models = self.run(_answered(self.client.statistics, name, version))
-        return _object(model_statistics(models))
+        return model_statistics(models)
 
     # Changes
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 if TYPE_CHECKING:
@@ -33,16 +33,29 @@ _ACTIONS = {
 }
 
 
+class DescribedPath(NamedTuple):
+    """A path that is about no model, or the same for each model."""
+
+    path: str  # with `{model}` for each model
+    method: str
+    api: str
+    id: str
+    summary: str
+    answer: Mapping[str, Any] | None  # its schema; None: the status says it all
+
+
 def openapi_document(
     specs: Iterable[ModelSpec],
     url: str,
     version: str,
     headers_of_apis: Mapping[str, str],
+    others: Sequence[DescribedPath],
 ) -> dict[str, Any]:
     """Make the document for the models that are ready, as plain values.
 
     Each model has its own paths for inference, with its own fields. Everything else is there once
-    for all models. `headers_of_apis` has the header that each restricted API needs.
+    for all models, as `others` describe it. `headers_of_apis` has the header that each restricted
+    API needs.
     """
     models: dict[str, list[ModelSpec]] = {}
     for spec in sorted(specs, key=lambda spec: (spec.name, spec.version)):
@@ -52,8 +65,8 @@ def openapi_document(
     for versions in models.values():
         paths |= _model_paths(versions)
     paths |= _openai_paths(newest)
-    paths |= _every_model_paths(list(models))
-    paths |= _server_paths()
+    paths |= _every_model_paths(list(models), others)
+    paths |= _server_paths(others)
     for operations in paths.values():
         _restrict(operations, headers_of_apis)
     schemes = {
@@ -94,23 +107,16 @@ def _restrict(operations: dict[str, Any], headers_of_apis: Mapping[str, str]) ->
             operation["responses"]["403"] = _error("The header is missing or wrong")
 
 
-def _server_paths() -> dict[str, Any]:
-    text: Schema = {"description": "It is"}
-    paths = {
-        "/v2": {"get": _operation("metadata", "server", "The server's name and extensions", {})},
-        "/v2/models/stats": {
-            "get": _operation("statistics", "statistics", "Statistics of all models", {})
-        },
-        "/v2/repository/index": {
-            "post": _operation(
-                "model-repository", "index", "All models and their states", {"type": "array"}
-            )
-        },
-    }
-    for name in ("live", "ready"):
-        operation = _operation("health", name, f"Whether the server is {name}", {})
-        operation["responses"] = {"200": text, "400": _error("It is not, and why")}
-        paths[f"/v2/health/{name}"] = {"get": operation}
+def _server_paths(others: Iterable[DescribedPath]) -> dict[str, Any]:
+    paths = {}
+    for path, method, api, name, summary, answer in others:
+        if "{model}" in path:
+            continue
+        operation = _operation(api, name, summary, answer or {})
+        if answer is None:
+            text: Schema = {"description": "It is"}
+            operation["responses"] = {"200": text, "400": _error("It is not, and why")}
+        paths[path] = {method: operation}
     return paths
 
 
@@ -132,21 +138,15 @@ def _model_paths(versions: list[ModelSpec]) -> dict[str, Any]:
     return paths
 
 
-def _every_model_paths(names: list[str]) -> dict[str, Any]:
+def _every_model_paths(names: list[str], others: Iterable[DescribedPath]) -> dict[str, Any]:
     """Returns what is the same for all models: their metadata, configuration and so on."""
-    if not names:
-        return {}
     paths = {}
-    for suffix, api, summary in (
-        ("", "metadata", "Inputs and outputs of a model"),
-        ("/config", "model-config", "Configuration of a model"),
-        ("/ready", "health", "Whether a model is ready"),
-        ("/stats", "statistics", "Statistics of a model"),
-    ):
-        operation = _operation(api, f"model {suffix[1:] or 'metadata'}", summary, {})
-        operation["parameters"] = [_path_parameter("model", names)]
-        operation["responses"]["400"] = _error("The model is not there, or not ready")
-        paths[f"/v2/models/{{model}}{suffix}"] = {"get": {**operation, "tags": ["All models"]}}
+    for path, method, api, name, summary, answer in others:
+        if names and "{model}" in path:
+            operation = _operation(api, name, summary, answer or {})
+            operation["parameters"] = [_path_parameter("model", names)]
+            operation["responses"]["400"] = _error("The model is not there, or not ready")
+            paths[path] = {method: {**operation, "tags": ["All models"]}}
     return paths
 
 
@@ -227,7 +227,7 @@ def _one_of(schemas: list[Schema]) -> Schema:
     return different[0] if len(different) == 1 else {"anyOf": different}
 
 
-def _operation(api: str, name: str, summary: str, answer: Schema) -> dict[str, Any]:
+def _operation(api: str, name: str, summary: str, answer: Mapping[str, Any]) -> dict[str, Any]:
     content = {"application/json": {"schema": answer or {"type": "object"}}}
     return {
         "api": api,

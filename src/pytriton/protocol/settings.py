@@ -20,7 +20,6 @@ from pytriton.base.errors import (
     UnsupportedError,
 )
 from pytriton.base.log_switches import LOG_FORMATS, MAX_VERBOSE
-from pytriton.base.protos import service_pb2
 from pytriton.protocol.json_text import access_error, load_members, utf8
 
 if TYPE_CHECKING:
@@ -105,22 +104,10 @@ def _checked(
     return changes
 
 
-def encode_log_settings(settings: Mapping[str, LogSetting]) -> bytes:
-    return orjson.dumps(settings)
-
-
-def log_settings_response(settings: Mapping[str, LogSetting]) -> Any:
-    """Returns the `LogSettingsResponse` with all settings."""
-    response = service_pb2.LogSettingsResponse()
-    for name, value in settings.items():
-        field = response.settings[name]
-        if isinstance(value, bool):
-            field.bool_param = value
-        elif isinstance(value, int):
-            field.uint32_param = value
-        else:
-            field.string_param = value
-    return response
+def log_settings_fields(settings: Mapping[str, LogSetting]) -> dict[str, Any]:
+    """Returns the fields of a `LogSettingsResponse` with all settings."""
+    kinds = {bool: "bool_param", int: "uint32_param", str: "string_param"}
+    return {"settings": {name: {kinds[type(value)]: value} for name, value in settings.items()}}
 
 
 _LIST = "trace_level"  # the only setting that is an array

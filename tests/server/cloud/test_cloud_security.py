@@ -14,6 +14,7 @@ import pytest
 from pytriton.base.security import VALID_TRITON_ENDPOINTS
 from pytriton.serving.server.api.authorization import RestrictedGroup
 from pytriton.serving.server.http import routes
+from pytriton.serving.server.operations.table import OPERATIONS
 from tests.server.cloud_fakes import HEALTH, PREDICT, REDIRECT, request, sagemaker, vertex_ai
 from tests.server.http_models import infer_body
 
@@ -93,11 +94,8 @@ def passes(service, method, path, headers, body) -> bool:
 
 def test_every_endpoint_of_the_http_port_is_among_the_redirects():
     known = {route.endpoint.handler for route in REDIRECTS.values()}
-    fixed = {route.endpoint for route in routes._FIXED.values()}
-    tables = (routes._MODEL_ENDPOINTS, routes._REPOSITORY_MODEL_ENDPOINTS)
-    all_endpoints = fixed.union(*(table.values() for table in tables))
 
-    assert {endpoint.handler for endpoint in all_endpoints} <= known
+    assert known == routes.INFERENCES | {each.name for each in OPERATIONS if each.http is not None}
 
 
 @pytest.mark.parametrize("api", sorted(VALID_TRITON_ENDPOINTS))

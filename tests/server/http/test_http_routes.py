@@ -20,7 +20,7 @@ from pytriton.serving.server.http.routes import (
         (b"/v2?verbose=1", "server_metadata", "metadata", "", ""),
         (b"/v2/health/live", "live", "health", "", ""),
         (b"/v2/health/ready", "ready", "health", "", ""),
-        (b"/v2/models/stats", "all_statistics", "statistics", "", ""),
+        (b"/v2/models/stats", "model_statistics", "statistics", "", ""),
         (b"/v2/models/m", "model_metadata", "metadata", "m", ""),
         (b"/v2/models/m/versions/3", "model_metadata", "metadata", "m", "3"),
         (b"/v2/models/m/ready", "model_ready", "health", "m", ""),

@@ -215,7 +215,7 @@ def test_one_openapi_document_is_made_at_a_time(monkeypatch):
         request: Any = SimpleNamespace(head=SimpleNamespace(headers={}))
         return await asyncio.gather(*(page._openapi(request) for _ in range(4)))
 
-    monkeypatch.setattr(api, "_openapi_text", make)
+    monkeypatch.setattr(api, "openapi_text", make)
 
     assert asyncio.run(ask()) == [b"/"] * 4
     assert together == [1] * 4

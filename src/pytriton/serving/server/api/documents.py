@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON documents of the HTTP front end that are not inference: metadata, statistics, index.
+"""The documents that are not inference, as plain values: metadata, statistics, and the index.
 
-Pure functions from records to bytes. A model's configuration is printed by
+Pure functions. A model's configuration is printed by
 `pytriton.serving.engine.config`.
 """
 
@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import msgspec
-import orjson
 
 from pytriton.base.model_spec import ModelSpec, ModelTensor
 from pytriton.serving.engine.client import IndexEntry
@@ -59,29 +58,25 @@ class ReportedModel(Protocol):
     def running_count(self) -> int: ...
 
 
-def server_metadata(server_id: str, extensions: Iterable[str] = EXTENSIONS) -> bytes:
+def server_metadata(server_id: str, extensions: Iterable[str] = EXTENSIONS) -> dict[str, Any]:
     """Make the document of `/v2`, which never changes."""
-    return orjson.dumps(
-        {"name": server_id, "version": TRITON_VERSION, "extensions": list(extensions)}
-    )
+    return {"name": server_id, "version": TRITON_VERSION, "extensions": list(extensions)}
 
 
-def model_metadata(spec: ModelSpec, versions: Iterable[int]) -> bytes:
+def model_metadata(spec: ModelSpec, versions: Iterable[int]) -> dict[str, Any]:
     """Make the document of `/v2/models/<model>` for its ready versions, or the requested one."""
-    return orjson.dumps(
-        {
-            "name": spec.name,
-            "versions": [str(version) for version in versions],
-            "platform": spec.platform,
-            "inputs": _tensors(spec.inputs),
-            "outputs": _tensors(spec.outputs),
-        }
-    )
+    return {
+        "name": spec.name,
+        "versions": [str(version) for version in versions],
+        "platform": spec.platform,
+        "inputs": _tensors(spec.inputs),
+        "outputs": _tensors(spec.outputs),
+    }
 
 
 def _tensors(specs: dict[str, ModelTensor]) -> list[dict[str, Any]]:
     return [
-        {"name": spec.name, "datatype": spec.dtype.name, "shape": spec.shape}
+        {"name": spec.name, "datatype": spec.dtype.name, "shape": list(spec.shape)}
         for spec in specs.values()
     ]
 
@@ -95,18 +90,12 @@ def statistics_of(model: ReportedModel) -> dict[str, Any]:
     }
 
 
-def model_statistics(models: Iterable[Mapping[str, Any]]) -> bytes:
+def model_statistics(models: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Make the document of `/v2/models/stats` and of its variants for one model."""
-    return orjson.dumps(
-        {
-            "model_stats": [
-                {**model, "memory_usage": []}  # the Python backend reports none
-                for model in models
-            ]
-        }
-    )
+    # The Python backend reports no use of memory.
+    return {"model_stats": [{**model, "memory_usage": []} for model in models]}
 
 
 def repository_index(entries: Iterable[IndexEntry]) -> bytes:
-    """Make the document of `/v2/repository/index`; empty members of an entry are left out."""
+    """Write the document of `/v2/repository/index`; empty members of an entry are left out."""
     return msgspec.json.encode(list(entries))

@@ -8,54 +8,49 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from google.protobuf.message import DecodeError
-
 from pytriton.base.background_tasks import BackgroundTasks
-from pytriton.base.errors import InternalError
 from pytriton.base.lazy_module import LazyModule
-from pytriton.base.protos import service_pb2
 from pytriton.protocol.grpc import (
     GrpcStatus,
-    MessageAssembler,
     encode_http_error,
     encode_trailers_only,
 )
 from pytriton.protocol.http2 import Http2Connection, Http2Limits
-from pytriton.protocol.repository_pb import read_load_request
-from pytriton.serving.server.access.decisions import Denial, Scope, patterns_of
+from pytriton.serving.server.access.decisions import Denial, Scope
 from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.api.background import Background, LoopBudget
 from pytriton.serving.server.api.http2_transport import FlushQueue
 from pytriton.serving.server.api.refusals import INFERENCE, note_forbidden
 from pytriton.serving.server.api.shortage import UnreadAnswers
 from pytriton.serving.server.api.status import retry_metadata
-from pytriton.serving.server.api.turns import Turns, message_units
+from pytriton.serving.server.api.turns import Turns
 from pytriton.serving.server.grpc import health, reflection
 from pytriton.serving.server.grpc.call import CallWork, RefusedGrpcCall, UnaryCall, header_of
 from pytriton.serving.server.grpc.columns import ColumnCall
 from pytriton.serving.server.grpc.connection import READ_BYTES, GrpcConnection
 from pytriton.serving.server.grpc.infer import InferService, ModelInferCall
-from pytriton.serving.server.grpc.management import ManagementMethods
+from pytriton.serving.server.grpc.management import OperationCall
 from pytriton.serving.server.grpc.stream import MAX_UNREAD_BYTES, StreamColumnTable, StreamInferCall
 from pytriton.serving.server.grpc.timeouts import ping_intervals_ns, tick_s
+from pytriton.serving.server.operations.operation import Desk
+from pytriton.serving.server.operations.table import OPERATIONS
 from pytriton.serving.server.process.clients import ConnectionSet
 from pytriton.serving.server.shared_memory.shared_memory import local_shared_memory
 
 if TYPE_CHECKING:
-    from pytriton.base.dtypes import Buffer
     from pytriton.protocol.grpc import CallHead
     from pytriton.serving.engine.client import EngineClient
-    from pytriton.serving.server.access.control import AccessControl, Principal
+    from pytriton.serving.server.access.control import AccessControl
     from pytriton.serving.server.api.request_memory import RequestMemory
     from pytriton.serving.server.grpc import guard
     from pytriton.serving.server.grpc.call import GrpcCall
     from pytriton.serving.server.grpc.columns import CallTable
-    from pytriton.serving.server.grpc.guard import CallGuard, MethodGuard
+    from pytriton.serving.server.grpc.guard import CallGuard
+    from pytriton.serving.server.operations.operation import Operation
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
 else:
@@ -75,87 +70,6 @@ class GrpcMethod(NamedTuple):
     is_restricted: bool
 
 
-class DocumentCall(UnaryCall):
-    """A call about the server or its models; it is answered at once or by a coroutine."""
-
-    __slots__ = ("_answer", "_guard", "_principal", "_read_request")
-
-    def __init__(
-        self,
-        guard: MethodGuard | None,
-        read_request: Callable[[Buffer], Any],
-        answer: Callable[..., Any],
-        connection: GrpcConnection,
-        stream_id: int,
-        head: CallHead,
-    ) -> None:
-        super().__init__(connection, stream_id, head)
-        self._guard = guard  # None: there is no policy
-        self._principal: Principal | None = None  # who asks, even if the head is refused later
-        self._read_request = read_request
-        self._answer = answer
-
-    def on_request(self, message: Buffer) -> None:
-        request = self._read_request(message)
-        if self._guard is not None:
-            self._principal = self._guard.check(self.connection, self.head, request)
-        answer = self._ask(request)
-        if inspect.iscoroutine(answer):
-            self.connection.work.run_task(self, self._respond_later(answer))
-        else:
-            self._send(answer)
-
-    def _ask(self, request: Any) -> Any:
-        return self._answer(request)
-
-    async def _respond_later(self, answer: Coroutine[Any, Any, Any]) -> None:
-        response = await answer
-        if self.is_open:
-            self._send(response)
-
-    def _send(self, response: Any) -> None:
-        if self._guard is not None:
-            assert self._principal is not None, "expected a request that was checked"
-            self._guard.filter(self._principal, response)
-        message = response.SerializeToString()
-        self.connection.turn.spend(message_units(message))
-        self.respond([message])
-
-
-class LoadCall(DocumentCall):
-    """RepositoryModelLoad; its request may contain large files."""
-
-    __slots__ = ()
-
-    def make_assembler(self) -> MessageAssembler:
-        """Returns an assembler without the limit for small messages, if files may be sent."""
-        grant = self.head.grant
-        if grant is not None and patterns_of(grant.principal) is not None:
-            return super().make_assembler()
-        connection = self.connection
-        return MessageAssembler(
-            connection.max_message_bytes,
-            self.head.encoding,
-            open_lease=connection.work.memory.lease,
-        )
-
-    def _ask(self, request: Any) -> Any:
-        return self._answer(request, patterns_of(self._principal))
-
-
-def _reader_of(name: str) -> Callable[[Buffer], Any]:
-    """Returns a function that parses the request of a method."""
-    request_class = getattr(service_pb2, f"{name}Request")
-
-    def read(message: Buffer) -> Any:
-        try:
-            return request_class.FromString(bytes(message))
-        except DecodeError:
-            raise InternalError("Unable to parse request") from None
-
-    return read
-
-
 class GrpcApi:
     """Answers the calls of all gRPC connections."""
 
@@ -167,6 +81,7 @@ class GrpcApi:
         shared_memory: ClientSharedMemory | None = None,
         request_memory: RequestMemory | None = None,
         access: AccessControl | None = None,
+        operations: Iterable[Operation] = OPERATIONS,
     ) -> None:
         if shared_memory is None:
             shared_memory = local_shared_memory(
@@ -193,7 +108,6 @@ class GrpcApi:
             access.on_changed.append(self._end_outdated_streams)
         self._health = health.HealthService(engine)
         self._methods: dict[str, GrpcMethod] = {}  # by path
-        self._management = ManagementMethods(engine, options.id, shared_memory)
         infer = InferService(engine, options, loop, shared_memory)
         stream_columns = StreamColumnTable(engine, loop)
         if self._guard is not None:
@@ -204,6 +118,7 @@ class GrpcApi:
         if infer.columns is not None:
             self.column_tables.append(infer.columns)
         self._add_methods(infer, stream_columns)
+        self._add_operations(operations, Desk(engine, options.id, shared_memory))
         self.flushes = FlushQueue(loop)
         self.turns = Turns(loop)
         self._tick_s = tick_s(options.grpc_keepalive)
@@ -293,13 +208,12 @@ class GrpcApi:
             path = f"/{package}.ServerReflection/ServerReflectionInfo"
             service = reflection.ReflectionService(package)
             self._add(path, "metadata", reflection.ReflectionCall, service)
-        for name, (api, answer) in self._management.answers().items():
-            checks = None if self._guard is None else guard.MethodGuard(self._guard, name, api)
-            if name == "RepositoryModelLoad":
-                self._add(f"{_PREFIX}/{name}", api, LoadCall, checks, read_load_request, answer)
-            else:
-                read = _reader_of(name)
-                self._add(f"{_PREFIX}/{name}", api, DocumentCall, checks, read, answer)
+
+    def _add_operations(self, operations: Iterable[Operation], desk: Desk) -> None:
+        for each in operations:
+            if each.grpc is not None:
+                path = f"{_PREFIX}/{each.grpc.method}"
+                self._add(path, each.api, OperationCall, each, each.grpc, desk, self._guard)
 
     def _add(
         self, path: str, api: str, call_class: Callable[..., GrpcCall], *settings: Any

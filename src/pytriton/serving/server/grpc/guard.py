@@ -18,14 +18,14 @@ from pytriton.serving.server.grpc.stream import StreamColumnTable
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import MemberFields
     from pytriton.protocol.grpc import CallHead
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel
-    from pytriton.serving.server.access.control import AccessControl, Principal
+    from pytriton.serving.server.access.control import AccessControl
     from pytriton.serving.server.api.authorization import Authorization
     from pytriton.serving.server.grpc.call import CallConnection, GrpcCall
     from pytriton.serving.server.grpc.columns import CallColumns
@@ -94,66 +94,6 @@ class CallGuard:
             self.check_sender(connection, call.head, api)
         except CallDeniedError as error:
             connection.fail_call(call, error)
-
-
-def _unloads_dependents(parameters: Any) -> bool:
-    name = "unload_dependents"
-    return name in parameters and bool(parameters[name].bool_param)
-
-
-# The model of a request, or what stands for it; methods that are not here need the right to all.
-SUBJECTS: dict[str, Callable[[Any], str | Scope]] = {
-    "ServerLive": lambda _: Scope.NONE,
-    "ServerReady": lambda _: Scope.NONE,
-    "ServerMetadata": lambda _: Scope.NONE,
-    "LogSettings": lambda _: Scope.NONE,
-    "ModelReady": lambda request: request.name,
-    "ModelMetadata": lambda request: request.name,
-    "ModelConfig": lambda request: request.name,
-    "ModelStatistics": lambda request: request.name or Scope.FILTERED,
-    "TraceSetting": lambda request: request.model_name or Scope.ALL,
-    "RepositoryIndex": lambda _: Scope.FILTERED,
-    "RepositoryModelLoad": lambda request: request.model_name,
-    "RepositoryModelUnload": lambda request: (
-        # The models that depend on it may be any.
-        Scope.ALL if _unloads_dependents(request.parameters) else request.model_name
-    ),
-    "SystemSharedMemoryStatus": lambda _: Scope.NONE,
-    "SystemSharedMemoryRegister": lambda _: Scope.NONE,
-    "SystemSharedMemoryUnregister": lambda _: Scope.NONE,
-    "CudaSharedMemoryStatus": lambda _: Scope.NONE,
-    "CudaSharedMemoryRegister": lambda _: Scope.NONE,
-    "CudaSharedMemoryUnregister": lambda _: Scope.NONE,
-}
-# Where answers list models of which some are left out.
-_LISTS: dict[str, Callable[[Any], Any]] = {
-    "ModelStatistics": lambda response: response.model_stats,
-    "RepositoryIndex": lambda response: response.models,
-}
-
-
-class MethodGuard:
-    """Decides on the requests of one method about the server or its models."""
-
-    def __init__(self, guard: CallGuard, name: str, api: str) -> None:
-        self._guard = guard
-        self._api = api
-        self._subject = SUBJECTS.get(name, lambda _: Scope.ALL)
-        self._list = _LISTS.get(name)
-
-    def check(self, connection: Any, head: CallHead, request: Any) -> Principal:
-        """Returns who asks; raises CallDeniedError if a request may not do what it asks for."""
-        self._guard.check(connection, head, self._api, self._subject(request))
-        return head.grant.principal  # type: ignore[no-any-return]  # it is a `Grant`
-
-    def filter(self, principal: Principal, response: Any) -> None:
-        """Leave out models that the sender has no right to."""
-        if self._list is None or principal.sees_all:
-            return
-        entries = self._list(response)
-        for index in reversed(range(len(entries))):
-            if not principal.may_use(entries[index].name):
-                del entries[index]
 
 
 class GuardedCallTable(CallTable):

@@ -56,13 +56,16 @@ from pytriton.serving.server.http.routes import (
     WITH_LARGE_BODIES,
     Route,
     Router,
+    RouteTable,
     first_segment,
 )
+from pytriton.serving.server.operations.operation import Desk
+from pytriton.serving.server.operations.table import OPERATIONS
 from pytriton.serving.server.shared_memory.shared_memory import local_shared_memory
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pytriton.base.model_spec import ModelSpec
     from pytriton.serving.engine.client import EngineClient
@@ -76,6 +79,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.connection import HttpConnection, HttpRefusal
     from pytriton.serving.server.http.reader import HttpRequest, RequestHead
     from pytriton.serving.server.http.region_forms import RegionForms
+    from pytriton.serving.server.operations.operation import Operation
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
 
@@ -136,6 +140,7 @@ class HttpApi(HttpHandler):
         shared_memory: ClientSharedMemory | None = None,
         request_memory: RequestMemory | None = None,
         access: AccessControl | None = None,
+        operations: Sequence[Operation] = OPERATIONS,
     ) -> None:
         origins = options.origin_policy(options.http.address)
         super().__init__(options.limits, loop, origins, request_memory)
@@ -143,7 +148,7 @@ class HttpApi(HttpHandler):
             self.grpc_hint = f"{self.grpc_hint}, which is at port {options.grpc.port}"
         self.tasks = BackgroundTasks(loop)
         self._engine = engine
-        self._router = Router()
+        self._router = Router(RouteTable(operations).resolve)
         # Called with the head of each request; None: nobody wants to know it.
         self.on_arrival: Callable[[RequestHead], None] | None = None
         # Of other APIs on this port, by the first segment of their paths.
@@ -177,9 +182,8 @@ class HttpApi(HttpHandler):
             )
         self.service = EngineService(engine, headers, self._bodies, shared_memory)
         self._learner = FormLearner(self.service, loop)
-        management = ManagementEndpoints(
-            engine, options.id, self._bodies, shared_memory, self.tasks
-        )
+        desk = Desk(engine, options.id, shared_memory)
+        management = ManagementEndpoints(desk, self._bodies, self.tasks)
         # Other APIs on this port answer by these, too.
         self.respond_when_known = management.respond_when_known
         self.run_task = management.run_task
@@ -188,7 +192,7 @@ class HttpApi(HttpHandler):
             "infer": self._infer,
             "generate": self._generate,
             "generate_stream": self._generate_stream,
-            **management.handlers(),
+            **management.handlers(each for each in operations if each.http is not None),
         }
 
     def body_memory(self, head: RequestHead, client: Client) -> memoryview:

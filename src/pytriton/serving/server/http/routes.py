@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the endpoint of a path in a table; whole segments are compared."""
+"""Finds the endpoint of a path, by whole segments: those of inference, and of all operations."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 import httptools
 
 from pytriton.serving.server.access.decisions import Scope
-from pytriton.serving.server.api.authorization import RECORDING
-from pytriton.serving.server.api.refusals import Refusal
+from pytriton.serving.server.api.refusals import INFERENCE, Refusal
+from pytriton.serving.server.operations.operation import POST, HttpPath
+from pytriton.serving.server.operations.table import OPERATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pytriton.serving.server.operations.operation import Operation
 
 MAX_CACHED_TARGETS = 1024
 MAX_CACHED_TARGET_BYTES = 512
@@ -50,82 +56,89 @@ class Route(NamedTuple):
         return self.model or self.endpoint.scope
 
 
+_INFERENCE = "/v2/models/{model}[/versions/{version}]/"
 # By their handlers: the others have a few settings in their bodies, if anything.
 INFERENCES = frozenset({"infer", "generate", "generate_stream"})
-WITH_LARGE_BODIES = INFERENCES | {"repository_load"}
-_GET = frozenset({b"GET", b"HEAD"})
-_POST = frozenset({b"POST"})
-
-# By the segment after a model's name and its optional version.
-_MODEL_ENDPOINTS: dict[str, HttpEndpoint] = {
-    "": HttpEndpoint("model_metadata", "metadata", _GET),
-    "ready": HttpEndpoint("model_ready", "health", _GET),
-    "config": HttpEndpoint("model_config", "model-config", _GET),
-    "stats": HttpEndpoint("model_statistics", "statistics", _GET),
-    "infer": HttpEndpoint("infer", "inference", _POST),
-    "generate": HttpEndpoint("generate", "inference", _POST),
-    "generate_stream": HttpEndpoint("generate_stream", "inference", _POST),
-}
-
-_TRACE_SETTING = HttpEndpoint("trace_setting", "trace", _GET | _POST)
-_TRACE_PATH = ("trace", "setting")
-
-_SHARED_MEMORY_METHODS = {"status": _GET, "register": _POST, "unregister": _POST}
-# By the first two segments, then by the last one.
-_SHARED_MEMORIES: dict[tuple[str, ...], dict[str, HttpEndpoint]] = {
-    ("v2", f"{kind}sharedmemory"): {
-        action: HttpEndpoint(f"{kind}_memory_{action}", "shared-memory", methods, Scope.NONE)
-        for action, methods in _SHARED_MEMORY_METHODS.items()
-    }
-    for kind in ("system", "cuda")
-}
-
-_INDEX = HttpEndpoint("repository_index", "model-repository", _POST, Scope.FILTERED)
-_REPOSITORY_MODEL_ENDPOINTS: dict[str, HttpEndpoint] = {
-    "load": HttpEndpoint("repository_load", "model-repository", _POST),
-    "unload": HttpEndpoint("repository_unload", "model-repository", _POST),
-}
-
-_FIXED: dict[tuple[str, ...], Route] = {
-    ("v2",): Route(HttpEndpoint("server_metadata", "metadata", _GET, Scope.NONE)),
-    ("v2", "health", "live"): Route(HttpEndpoint("live", "health", _GET, Scope.NONE)),
-    ("v2", "health", "ready"): Route(HttpEndpoint("ready", "health", _GET, Scope.NONE)),
-    ("v2", "models", "stats"): Route(
-        HttpEndpoint("all_statistics", "statistics", _GET, Scope.FILTERED)
-    ),
-    ("v2", "repository", "index"): Route(_INDEX),
-    ("v2", *_TRACE_PATH): Route(_TRACE_SETTING),
-    # Ours; `Authorization` refuses them unless the server has a token.
-    ("v2", RECORDING): Route(HttpEndpoint("recording", RECORDING, _GET | _POST)),
-    ("v2", RECORDING, "fetch"): Route(HttpEndpoint("recording_fetch", RECORDING, _POST)),
-    ("v2", RECORDING, "stop"): Route(HttpEndpoint("recording_stop", RECORDING, _POST)),
-    ("v2", "logging"): Route(HttpEndpoint("logging", "logging", _GET | _POST, Scope.NONE)),
-}
+WITH_LARGE_BODIES = INFERENCES | {each.name for each in OPERATIONS if each.has_files}
 
 
-def resolve(target: bytes) -> Route | None:
-    """Returns the route of a request target; None if no path matches.
+class _Place:
+    """Where a path may end, or go on with a word or with any name."""
 
-    The query is ignored, names are percent-decoded segment by segment, and paths are not
-    normalised: `//v2` and `/v2/.` match no route, so requests cannot bypass the authorisation of a
-    path.
-    """
-    path = request_path(target)
-    if path is None:
-        return None
-    segments = tuple(
-        unquote_to_bytes(segment).decode("utf-8", "surrogateescape")
-        for segment in path.split(b"/")[1:]
-    )
-    if segments in _FIXED:
-        return _FIXED[segments]
-    if segments[:2] == ("v2", "repository"):
-        return _resolve_repository(segments[2:])
-    if segments[:2] in _SHARED_MEMORIES:
-        return _resolve_shared_memory(_SHARED_MEMORIES[segments[:2]], segments[2:])
-    if segments[:2] != ("v2", "models") or len(segments) < 3 or not segments[2]:
-        return None
-    return _resolve_model(segments[2], segments[3:])
+    __slots__ = ("after_name", "endpoint", "name", "words")
+
+    def __init__(self) -> None:
+        self.endpoint: HttpEndpoint | None = None
+        self.words: dict[str, _Place] = {}
+        self.name = ""  # of what is in the path here; empty: only words are
+        self.after_name: _Place | None = None
+
+    def grow(self, segment: str) -> _Place:
+        """Returns the place after a segment of a template."""
+        if not segment.startswith("{"):
+            return self.words.setdefault(segment, _Place())
+        name = segment.strip("{}")
+        assert self.name in ("", name), f"expected one name, got {self.name} and {name}"
+        self.name, self.after_name = name, self.after_name or _Place()
+        return self.after_name
+
+    def find(self, segments: list[str], names: dict[str, str]) -> Route | None:
+        """Returns the route of a path that goes on so; a word counts before a name."""
+        if not segments:
+            return None if self.endpoint is None else Route(self.endpoint, **names)
+        first, rest = segments[0], segments[1:]
+        found = None
+        if first in self.words:
+            found = self.words[first].find(rest, names)
+        if found is None and self.after_name is not None and _may_be(self.name, first):
+            found = self.after_name.find(rest, {**names, self.name: first})
+        return found
+
+
+def _may_be(name: str, segment: str) -> bool:
+    if name == "version":
+        return segment.isascii() and segment.isdigit()
+    return bool(segment)
+
+
+class RouteTable:
+    """Finds the route of a path among those of operations and of inference."""
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        self._root = _Place()
+        for name in sorted(INFERENCES):
+            self._add(HttpPath(_INFERENCE + name), HttpEndpoint(name, INFERENCE, POST))
+        for each in operations:
+            if each.http is not None:
+                endpoint = HttpEndpoint(each.name, each.api, each.http.methods, each.scope)
+                for path in each.http.paths:
+                    self._add(path, endpoint)
+
+    def _add(self, path: HttpPath, endpoint: HttpEndpoint) -> None:
+        for template in (path.plain, path.full):
+            place = self._root
+            for segment in template.split("/")[1:]:
+                place = place.grow(segment)
+            place.endpoint = endpoint
+
+    def resolve(self, target: bytes) -> Route | None:
+        """Returns the route of a request target; None if no path matches.
+
+        The query is ignored, names are percent-decoded segment by segment, and paths are not
+        normalised: `//v2` and `/v2/.` match no route, so requests cannot bypass the authorisation
+        of a path.
+        """
+        path = request_path(target)
+        if path is None:
+            return None
+        segments = [
+            unquote_to_bytes(segment).decode("utf-8", "surrogateescape")
+            for segment in path.split(b"/")[1:]
+        ]
+        return self._root.find(segments, {})
+
+
+resolve = RouteTable(OPERATIONS).resolve
 
 
 def request_path(target: bytes) -> bytes | None:
@@ -144,56 +157,18 @@ def first_segment(target: bytes) -> bytes:
     return path.split(b"/", 2)[1] if path.startswith(b"/") else b""
 
 
-def _resolve_model(model: str, rest: tuple[str, ...]) -> Route | None:
-    if rest == _TRACE_PATH:  # the settings apply to all versions
-        return Route(_TRACE_SETTING, model)
-    version = ""
-    if len(rest) >= 2 and rest[0] == "versions":
-        version = rest[1]
-        if not (version.isascii() and version.isdigit()):
-            return None
-        rest = rest[2:]
-    if len(rest) > 1 or rest == ("",):
-        return None
-    endpoint = _MODEL_ENDPOINTS.get(rest[0] if rest else "")
-    return None if endpoint is None else Route(endpoint, model, version)
-
-
-def _resolve_shared_memory(
-    endpoints: dict[str, HttpEndpoint], rest: tuple[str, ...]
-) -> Route | None:
-    """Resolve `[region/<name>/]<action>`."""
-    region = ""
-    if len(rest) == 3 and rest[0] == "region" and rest[1]:
-        region, rest = rest[1], rest[2:]
-    endpoint = endpoints.get(rest[0]) if len(rest) == 1 else None
-    return None if endpoint is None else Route(endpoint, region=region)
-
-
-def _resolve_repository(rest: tuple[str, ...]) -> Route | None:
-    """Resolve `[repository/]models/<model>/<action>` or `repository/index`."""
-    repository = ""
-    if len(rest) in (2, 4) and rest[0]:
-        repository, rest = rest[0], rest[1:]
-    if repository and rest == ("index",):
-        return Route(_INDEX, repository=repository)
-    if len(rest) != 3 or rest[0] != "models" or not rest[1]:
-        return None
-    endpoint = _REPOSITORY_MODEL_ENDPOINTS.get(rest[2])
-    return None if endpoint is None else Route(endpoint, rest[1], repository=repository)
-
-
 class Router:
-    """`resolve` with a cache, because clients repeat the same few targets."""
+    """Finds routes with a cache, because clients repeat the same few targets."""
 
-    def __init__(self) -> None:
+    def __init__(self, find: Callable[[bytes], Route | None] = resolve) -> None:
+        self._find = find
         self._cache: dict[bytes, Route | None] = {}
 
     def resolve(self, target: bytes) -> Route | None:
         try:
             return self._cache[target]
         except KeyError:
-            route = resolve(target)
+            route = self._find(target)
             if len(target) <= MAX_CACHED_TARGET_BYTES:
                 if len(self._cache) >= MAX_CACHED_TARGETS:
                     self._cache.clear()

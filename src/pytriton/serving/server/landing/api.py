@@ -16,7 +16,6 @@ from urllib.parse import quote, unquote
 
 from pytriton.base.request_words import expected_words, nearest_name
 from pytriton.protocol.json_text import dump_json
-from pytriton.protocol.openapi import openapi_document
 from pytriton.serving.server.access.decisions import Denial, Scope, visible
 from pytriton.serving.server.api.documents import TRITON_VERSION, package_version
 from pytriton.serving.server.api.local_client import LocalClient
@@ -31,6 +30,7 @@ from pytriton.serving.server.http.static_files import (
     files_in,
     send_file,
 )
+from pytriton.serving.server.operations.openapi import openapi_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -193,7 +193,7 @@ class LandingApi:
 
     async def _send_openapi(self, connection: HttpConnection, grant: Grant | None) -> None:
         specs = [spec for specs in self._ready_specs(grant) for spec in specs]
-        write = partial(_openapi_text, specs, self._headers_of_apis)
+        write = partial(openapi_text, specs, "/", self._headers_of_apis)
         async with self._openapi_turn:  # as on the metrics port, one at a time and in a thread
             body = await asyncio.to_thread(write)
         connection.respond(200, (body,), JSON_TYPE, _DATA_HEADERS)
@@ -208,10 +208,6 @@ class LandingApi:
             if specs:  # a name of several models in namespaces means none of them
                 found.append(specs)
         return found
-
-
-def _openapi_text(specs: list[ModelSpec], headers_of_apis: dict[str, str]) -> bytes:
-    return dump_json(openapi_document(specs, "/", package_version(), headers_of_apis))
 
 
 def _addresses(options: ServerOptions, ports: Started, head: RequestHead) -> dict[str, str]:

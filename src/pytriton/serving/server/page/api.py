@@ -24,7 +24,6 @@ from pytriton.base.errors import ServerError
 from pytriton.base.model_spec import identifier_of
 from pytriton.base.security import TRITON_ACCESS_HEADER
 from pytriton.protocol.json_text import dump_json
-from pytriton.protocol.openapi import openapi_document
 from pytriton.serving.server.access.decisions import Denial, Scope
 from pytriton.serving.server.api.authorization import (
     Authorization,
@@ -44,6 +43,7 @@ from pytriton.serving.server.http.static_files import (
     files_in,
     send_file,
 )
+from pytriton.serving.server.operations.openapi import openapi_text
 from pytriton.serving.server.page import documents, failures, routes
 from pytriton.serving.server.page.documents import CurrentNumbers
 from pytriton.serving.server.process.kept_lines import LineFilter, kept_lines
@@ -51,7 +51,6 @@ from pytriton.serving.server.process.kept_lines import LineFilter, kept_lines
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.transport.control import Started
     from pytriton.serving.engine.client import EngineClient, IndexEntry, ModelControl
     from pytriton.serving.engine.engine import Engine
@@ -349,15 +348,11 @@ class PageApi:
         # In a thread, as each model has half a millisecond of schemas. One at a time: with threads
         # for 16 clients, each answer of the event loop took 15 ms instead of 3.
         async with self._openapi_turn:
-            return await asyncio.to_thread(_openapi_text, specs, url, headers_of_apis)
+            return await asyncio.to_thread(openapi_text, specs, url, headers_of_apis)
 
 
 class PageRefusalError(Exception):
     """A client may not have what it asks for."""
-
-
-def _openapi_text(specs: list[ModelSpec], url: str, headers_of_apis: dict[str, str]) -> bytes:
-    return dump_json(openapi_document(specs, url, package_version(), headers_of_apis))
 
 
 async def _answer(connection: HttpConnection, work: Coroutine[Any, Any, bytes]) -> None:

@@ -72,7 +72,7 @@ def find(path: bytes) -> PageRoute | None:
 
 def _forwarded(target: bytes) -> PageRoute | None:
     found = resolve(target)
-    if found is None:
+    if found is None or not found.model:
         return None
     endpoint = found.endpoint
     if endpoint.handler not in _READ | _ACT:
