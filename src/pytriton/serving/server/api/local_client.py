@@ -9,7 +9,6 @@ it is known at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
@@ -40,9 +39,6 @@ if TYPE_CHECKING:
 # Limits for the text about models that are not ready; the index has the whole text.
 MAX_PROBLEMS = 20
 
-Problem = str | Coroutine[Any, Any, str]  # known now, or to be awaited
-ReadyResult = bool | Coroutine[Any, Any, bool]  # known now, or to be awaited
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -69,7 +65,7 @@ class LocalClient:
         self._engine = engine
         self._control = control
         self._traces = TraceService(engine, trace_settings)
-        self._readiness = Readiness(engine, control, is_strict=strict_readiness)
+        self._is_strict = strict_readiness  # all models have to be ready
         self._change_log_settings = change_log_settings or _refuse_log_settings
         # The engine's own methods: another call in between would cost 0.1 us per request.
         self.lookup = engine.lookup
@@ -79,7 +75,6 @@ class LocalClient:
         self.infer = engine.infer
         self.observers = engine.observers
         self.report_refusal = engine.report_refusal
-        self.is_serving = self._readiness.is_serving
         self.registrations: ModelRegistrations | None = None  # set by the owner, if it has some
         # Set by the owner once GPUs are read, which needs time.
         self.gpu_memory: Callable[[], Awaitable[MemoryByModel]] | None = None
@@ -110,20 +105,59 @@ class LocalClient:
 
     # Readiness
 
+    def is_serving(self) -> bool:
+        """See `EngineClient`."""
+        return self._engine.is_ready() and (not self._is_strict or self._control.is_ready())
+
     @question(tells_readiness=True)
     def is_ready(self) -> Answer[bool]:
         """Returns whether the server is ready; models with their own readiness check are asked."""
-        return self._readiness.server()
+        models = self._models_with_checks() if self.is_serving() else []
+        return _are_all_ready(models) if models else self.is_serving()
 
     @question(tells_readiness=True)
     def problem(self) -> Answer[str]:
         """Returns why the server is not ready; an empty text if it is ready."""
-        return self._readiness.server_problem()
+        if not self.is_serving():
+            return self._known_problem()
+        models = self._models_with_checks()
+        return _unready_text(models) if models else ""
+
+    def _models_with_checks(self) -> list[ServedModel]:
+        """Returns the models that are asked whether they are ready."""
+        if not self._is_strict:
+            return []
+        return [each for each in self._engine.models() if each.has_ready_check and each.is_ready]
+
+    def _known_problem(self) -> str:
+        problems = [
+            _entry_problem(each, tells_reason=self._engine.tells_reasons)
+            for each in self._control.index()
+            if _is_problem(each)
+        ]
+        problems += [
+            f"{_named(each)} is short of instances"
+            for each in self._engine.models()
+            if each.state is VersionState.READY and not each.is_ready
+        ]
+        more = len(problems) - MAX_PROBLEMS
+        if more > 0:
+            problems[MAX_PROBLEMS:] = [f"and {more} more"]
+        if not problems and self._engine.awaits_models:
+            return "the first models are not served yet"
+        return "; ".join(problems) or "the server is about to exit"
 
     @question(tells_readiness=True)
     def is_model_ready(self, name: str, version: str) -> Answer[bool]:
-        """Returns whether a model is ready; an unknown one is not."""
-        return self._readiness.model(name, version)
+        """Returns whether a model is ready; an unknown one is not.
+
+        Raises:
+            InvalidArgumentError: The version is not a number.
+        """
+        if not self._engine.is_model_ready(name, version):
+            return False
+        model = self._engine.lookup(name, version)
+        return _are_all_ready([model]) if model.has_ready_check else True
 
     # The server
 
@@ -244,66 +278,6 @@ async def _when(settled: Awaitable[None], answer: _T) -> _T:
 
 def _refuse_log_settings(_: Mapping[str, Any]) -> dict[str, Any]:
     raise UnsupportedError("this server has no log")
-
-
-class Readiness:
-    """Combines the readiness of the engine, of the model control, and of models' own checks."""
-
-    def __init__(self, engine: Engine, control: ModelControl, *, is_strict: bool) -> None:
-        self._engine = engine
-        self._control = control
-        self._is_strict = is_strict  # all models have to be ready
-
-    def is_serving(self) -> bool:
-        """Returns whether the server is ready, without the readiness checks of models."""
-        return self._engine.is_ready() and (not self._is_strict or self._control.is_ready())
-
-    def server(self) -> ReadyResult:
-        if not self.is_serving():
-            return False
-        if not self._is_strict:
-            return True
-        models = self._models_with_checks()
-        return _are_all_ready(models) if models else True
-
-    def server_problem(self) -> Problem:
-        """Returns why the server is not ready; an empty text if it is ready."""
-        if not self.is_serving():
-            return self._known_problem()
-        models = self._models_with_checks() if self._is_strict else []
-        return _unready_text(models) if models else ""
-
-    def _models_with_checks(self) -> list[ServedModel]:
-        return [each for each in self._engine.models() if each.has_ready_check and each.is_ready]
-
-    def _known_problem(self) -> str:
-        problems = [
-            _entry_problem(each, tells_reason=self._engine.tells_reasons)
-            for each in self._control.index()
-            if _is_problem(each)
-        ]
-        problems += [
-            f"{_named(each)} is short of instances"
-            for each in self._engine.models()
-            if each.state is VersionState.READY and not each.is_ready
-        ]
-        more = len(problems) - MAX_PROBLEMS
-        if more > 0:
-            problems[MAX_PROBLEMS:] = [f"and {more} more"]
-        if not problems and self._engine.awaits_models:
-            return "the first models are not served yet"
-        return "; ".join(problems) or "the server is about to exit"
-
-    def model(self, name: str, version: str) -> ReadyResult:
-        """Returns whether a model is ready; an unknown one is not.
-
-        Raises:
-            InvalidArgumentError: The version is not a number.
-        """
-        if not self._engine.is_model_ready(name, version):
-            return False
-        model = self._engine.lookup(name, version)
-        return _are_all_ready([model]) if model.has_ready_check else True
 
 
 def _named(model: ServedModel) -> str:

@@ -123,7 +123,6 @@ class SharedParts:
         self.tasks = BackgroundTasks(loop)  # a load continues if the front end has ended
 
     def _check_model(self, number: int) -> Answer[bool]:
-        """Returns the result of a model's own readiness check."""
         model = self.registry.models.get(number)
         if model is None:
             raise NotFoundError("the model was unloaded")

@@ -61,13 +61,13 @@ class OperationCall(UnaryCall):
         operation, grpc = self._operation, self._grpc
         request = grpc.request(message)
         if self._guard is not None:
-            subject = operation.subject(request)
+            subject = operation.scope if grpc.subject is None else grpc.subject(request)
             self._guard.check(self.connection, self.head, operation.api, subject)
             self._grant = self.head.grant
         desk = self._desk.of(self._grant)
-        operation.check(desk)
-        grpc.check(desk)
-        answer = operation.answer(desk, **grpc.read(request))
+        if grpc.check is not None:
+            grpc.check(desk)
+        answer = operation.begin(desk, grpc, request)
         if inspect.iscoroutine(answer):
             self.connection.work.run_task(self, self._respond_later(answer))
         else:

@@ -68,18 +68,17 @@ class ManagementEndpoints:
     ) -> HttpExchange | None:
         grant, http = request.head.grant, operation.http
         assert http is not None, "expected an operation that HTTP has"
-        desk = self._desk.of(grant)
-        operation.check(desk)
-        read = http.read(
-            JsonRequest(
-                request.head.method == b"POST",
-                partial(self._bodies.settings, request),
-                partial(self._bodies.load, request),
-                *(route.model, route.version, route.region, route.repository),
-            )
+        asked = JsonRequest(
+            route.model or route.region,
+            route.version,
+            route.repository,
+            request.head.method == b"POST",
+            partial(self._bodies.settings, request),
+            partial(self._bodies.load, request),
         )
+        answer = operation.begin(self._desk.of(grant), http, asked)
         respond = partial(self._respond, operation, grant, connection)
-        return self.respond_when_known(connection, operation.answer(desk, **read), respond)
+        return self.respond_when_known(connection, answer, respond)
 
     def _respond(
         self, operation: Operation, grant: Grant | None, connection: HttpConnection, value: Any

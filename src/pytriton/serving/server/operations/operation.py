@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from pytriton.base.errors import InternalError, UnavailableError
 from pytriton.base.protos import service_pb2
+from pytriton.protocol.repository import check_repository
 from pytriton.serving.server.access.decisions import Scope
 
 if TYPE_CHECKING:
@@ -75,15 +76,14 @@ def core(
 
 
 class JsonRequest(NamedTuple):
-    """A request over HTTP: the names in its path; its body is read when somebody asks for it."""
+    """A request over HTTP: what its path names; its body is read when somebody asks for it."""
 
+    name: str  # of a model or region
+    version: str
+    repository_name: str
     is_post: bool
     body: Callable[[], Buffer]  # a few options
     files: Callable[[], LoadOverrides | Callable[[], Any]]  # which are read later if they are large
-    model: str = ""
-    version: str = ""
-    region: str = ""
-    repository: str = ""
 
 
 class HttpPath(NamedTuple):
@@ -108,10 +108,6 @@ class HttpPath(NamedTuple):
         return _OPTIONAL.sub(r"\1", self.template)
 
 
-def _nothing(_: Any) -> dict[str, Any]:
-    return {}
-
-
 def _json(value: Any) -> bytes:
     return b"" if value is None else orjson.dumps(value)
 
@@ -122,7 +118,7 @@ class Http:
 
     paths: tuple[HttpPath, ...]
     methods: frozenset[bytes] = GET
-    read: Callable[[JsonRequest], dict[str, Any]] = _nothing  # the arguments of `answer`
+    read: Callable[[JsonRequest], dict[str, Any]] | None = None  # None: see `Operation.takes`
     write: Callable[[Any], bytes] = _json  # a ServerError is the answer, too
     content_type: bytes = b"application/json"
 
@@ -132,11 +128,11 @@ class Grpc:
     """How an operation is asked for over gRPC, and answered as a message."""
 
     method: str  # its messages are called `<method>Request` and `<method>Response`
-    read: Callable[[Any], dict[str, Any]] = _nothing  # the arguments of `answer`
+    read: Callable[[Any], dict[str, Any]] | None = None  # None: see `Operation.takes`
     write: Callable[[Any], dict[str, Any]] = lambda value: value or {}  # fields of the response
-    # The model of a request, or what stands for it; None: what stands for it is `Operation.scope`.
+    # The model of a request, or what stands for it; None: that is `Operation.scope`.
     subject: Callable[[Any], str | Scope] | None = None
-    check: Callable[[Desk], object] = _nothing  # after that of the operation
+    check: Callable[[Desk], object] | None = None  # where only gRPC has one
     parse: Callable[[Buffer], Any] | None = None  # None: protobuf parses the request
 
     def request(self, message: Buffer) -> Any:
@@ -165,7 +161,8 @@ class Operation:
     1. The sender needs the right `api`, and that to the model. Where none is named, `scope` says
        how rights to models apply.
     2. `check` says whether the server does this at all, before anything is read.
-    3. The reader of the protocol makes arguments of the request.
+    3. The reader of the protocol makes arguments of the request; without one, the fields `takes`
+       of a path or message are the arguments. No request may name a repository.
     4. `answer` gets the desk and these arguments. It returns a value, or a coroutine if it has to
        wait. `core(method)` lets the core answer; any other function runs in the front end.
     5. `shown` leaves out what the sender may not know.
@@ -176,15 +173,22 @@ class Operation:
 
     name: str
     api: str
+    scope: Scope
     answer: Callable[..., Answer[Any]]
-    scope: Scope = Scope.ALL
+    takes: tuple[str, ...] = ()
     http: Http | None = None
     grpc: Grpc | None = None
-    check: Callable[[Desk], object] = _nothing
+    check: Callable[[Desk], object] | None = None
     shown: Callable[[Grant | None, Any], Any] = lambda _, value: value
     has_files: bool = False  # its requests may be large
 
-    def subject(self, request: Any) -> str | Scope:
-        """Returns what a right of the sender of a message has to cover."""
-        assert self.grpc is not None, "expected an operation that gRPC has"
-        return self.scope if self.grpc.subject is None else self.grpc.subject(request)
+    def begin(self, desk: Desk, asked: Http | Grpc, request: Any) -> Answer[Any]:
+        """Check, read and answer the request of a sender with the rights for it: steps 2 to 4."""
+        if self.check is not None:
+            self.check(desk)
+        check_repository(getattr(request, "repository_name", ""))
+        if asked.read is not None:
+            arguments = asked.read(request)
+        else:
+            arguments = {field: getattr(request, field) for field in self.takes}
+        return self.answer(desk, **arguments)
