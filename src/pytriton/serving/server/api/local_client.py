@@ -105,6 +105,7 @@ class LocalClient:
 
     # Readiness
 
+    @question()
     def is_serving(self) -> bool:
         """See `EngineClient`."""
         return self._engine.is_ready() and (not self._is_strict or self._control.is_ready())

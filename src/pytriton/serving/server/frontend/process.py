@@ -159,7 +159,7 @@ class FrontEndProcess:
             on_frame=self._on_frame,
             on_lost=self._on_lost,
         )
-        self._regions = RemoteRegions(self._client.link)
+        self._regions = RemoteRegions(self._client)
         clients.setblocking(False)
 
     def start(self) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable, Sequence
 
-    from pytriton.serving.server.frontend.core_link import CoreLink
+    from pytriton.serving.server.frontend.remote_client import RemoteClient
     from pytriton.serving.server.shared_memory.shared_memory import LocalRegions
 
 _MAX_PER_MESSAGE = 100  # regions; Linux passes up to 253 descriptors with a message
@@ -148,25 +148,10 @@ logger = logging.getLogger(__name__)
 class RemoteRegions:
     """A copy of the core's regions. See `RegionControl`."""
 
-    def __init__(self, link: CoreLink) -> None:
+    def __init__(self, client: RemoteClient) -> None:
         self.table = RegionTable()
-        self._link = link
-
-    async def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        await self._link.ask(
-            "register_region", name=name, key=key, offset=offset, byte_size=byte_size
-        )
-
-    async def register_cuda(self, name: str, handle: bytes, device: int, byte_size: int) -> None:
-        await self._link.ask(
-            "register_cuda_region", name=name, handle=handle, device=device, byte_size=byte_size
-        )
-
-    async def unregister(self, name: str) -> None:
-        await self._link.ask("unregister_region", name=name)
-
-    async def unregister_cuda(self, name: str) -> None:
-        await self._link.ask("unregister_cuda_region", name=name)
+        self.ask = client.ask
+        self._link = client.link
 
     def apply(self, frame: RegionUpdate) -> None:
         """Apply a change of the core's regions, whose descriptors came with the message."""

@@ -82,7 +82,7 @@ class RemoteModel:
 
     async def check_ready(self) -> bool:
         """Returns the result of the model's own readiness check."""
-        return await self._link.ask("check_model", number=self.number)
+        return await self._link.ask("SharedParts.check_model", number=self.number)
 
     # Requests
 
@@ -184,7 +184,7 @@ class RemoteClient:
     def is_serving(self) -> bool:
         """See `EngineClient`; returns the last known answer, and asks for the next."""
         if self._asked_serving is None:
-            self._asked_serving = self.link.ask("is_serving")
+            self._asked_serving = self.link.ask("LocalClient.is_serving")
             self._asked_serving.add_done_callback(self._on_serving)
         return self._is_serving
 
@@ -198,7 +198,7 @@ class RemoteClient:
     ) -> _T:
         """See `EngineClient`."""
         assert not args, "expected arguments with names"
-        answer: Any = self._ask(method.__name__, question_of(method).kind, arguments)
+        answer: Any = self._ask(method.__qualname__, question_of(method).kind, arguments)
         return answer  # type: ignore[no-any-return]  # the method says what it is
 
     async def _ask(self, name: str, kind: Any, arguments: dict[str, Any]) -> Any:

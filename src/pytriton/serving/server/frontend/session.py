@@ -55,7 +55,7 @@ from pytriton.runtime.transport.frontend_frames import (
 from pytriton.runtime.transport.loop_channel import LoopChannel
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.refs import TensorRef
-from pytriton.serving.engine.client import question_of
+from pytriton.serving.engine.client import question, question_of
 from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.engine.quotas import RequestGroups
 from pytriton.serving.server.frontend.chunks import FrontEndChunks, read_signature
@@ -108,21 +108,17 @@ class SharedParts:
         self.tracing = tracing
         self.registry = registry
         self.regions = RegionFeed(LocalRegions(), loop) if regions is None else regions
-        table = self.regions.regions
-        # Questions that the client does not answer.
-        self.answers: dict[str, Callable[..., Any]] = {
-            "is_serving": client.is_serving,
-            "check_model": self._check_model,
-            "register_region": table.register,
-            "register_cuda_region": table.register_cuda,
-            "unregister_region": table.unregister,
-            "unregister_cuda_region": table.unregister_cuda,
+        # Those whose methods front ends may ask, by the names of their classes.
+        self.answering = {
+            type(each).__name__: each for each in (client, self.regions.regions, self)
         }
         self.memory = memory
         self.loop = loop
         self.tasks = BackgroundTasks(loop)  # a load continues if the front end has ended
 
-    def _check_model(self, number: int) -> Answer[bool]:
+    @question()
+    def check_model(self, number: int) -> Answer[bool]:
+        """Returns the result of a model's own readiness check."""
         model = self.registry.models.get(number)
         if model is None:
             raise NotFoundError("the model was unloaded")
@@ -421,15 +417,14 @@ class FrontEndSession:
             self._reply_error(frame, error)
 
     def _ask(self, method: str, arguments: dict[str, Any]) -> Any:
-        shared = self._shared
-        if method in shared.answers:
-            return shared.answers[method](**arguments)
+        owner, _, name = method.partition(".")
+        answering = self._shared.answering[owner]
         # Front ends run the same code as the core: another method is an error in ours.
-        question = question_of(getattr(type(shared.client), method))
-        answer = getattr(shared.client, method)(**arguments)
+        rules = question_of(getattr(type(answering), name))
+        answer = getattr(answering, name)(**arguments)
         # Another front end may get the next request of this client: it has to know the model by
         # then.
-        if question.tells_readiness and not shared.registry.is_settled:
+        if rules.tells_readiness and not self._shared.registry.is_settled:
             return self._when_known(answer)
         return answer
 

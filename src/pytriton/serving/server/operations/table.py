@@ -52,9 +52,10 @@ from pytriton.serving.server.operations.operation import (
     Operation,
     core,
 )
+from pytriton.serving.server.shared_memory.shared_memory import LocalRegions
 
 if TYPE_CHECKING:
-    from pytriton.serving.engine.client import IndexEntry
+    from pytriton.serving.engine.client import Answer, IndexEntry
     from pytriton.serving.server.access.control import Grant
 
 _TEXT = b"text/plain"
@@ -188,6 +189,10 @@ def _unloaded(request: Any) -> str | Scope:
 # Shared memory of clients: answered when all front ends know a change
 
 
+def _regions(method: Callable[..., Answer[None]]) -> Callable[..., Answer[None]]:
+    return lambda desk, **region: desk.shared_memory.control.ask(method, **region)
+
+
 def _is_allowed(desk: Desk) -> None:
     desk.shared_memory.check_allowed()
 
@@ -210,13 +215,13 @@ def _cuda_registration_pb(request: Any) -> dict[str, Any]:
 
 def _system_regions(desk: Desk, name: str) -> list[dict[str, Any]]:
     members = ("name", "key", "offset", "byte_size")
-    return [_members(region, members) for region in desk.shared_memory.status(name)]
+    return [_members(region, members) for region in desk.shared_memory.table.system_regions(name)]
 
 
 def _cuda_regions(desk: Desk, name: str) -> list[dict[str, Any]]:
     return [
         {"name": each.name, "device_id": each.device, "byte_size": each.byte_size}
-        for each in desk.shared_memory.cuda_status(name)
+        for each in desk.shared_memory.table.cuda_regions(name)
     ]
 
 
@@ -355,7 +360,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "system_memory_register", "shared-memory", Scope.NONE,
-        lambda desk, **region: desk.shared_memory.register(**region),
+        _regions(LocalRegions.register),
         ("name", "key", "offset", "byte_size"),
         http=Http(
             (HttpPath(f"{_SYSTEM}/register"),), POST, _registration("system", read_system_region)
@@ -365,7 +370,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "system_memory_unregister", "shared-memory", Scope.NONE,
-        lambda desk, name: desk.shared_memory.unregister(name), ("name",),
+        _regions(LocalRegions.unregister), ("name",),
         http=Http((HttpPath(f"{_SYSTEM}/unregister"),), POST),
         grpc=Grpc("SystemSharedMemoryUnregister"),
         check=_is_allowed,
@@ -377,14 +382,14 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "cuda_memory_register", "shared-memory", Scope.NONE,
-        lambda desk, **region: desk.shared_memory.register_cuda(**region),
+        _regions(LocalRegions.register_cuda),
         http=Http((HttpPath(f"{_CUDA}/register"),), POST, _registration("cuda", read_cuda_region)),
         grpc=Grpc("CudaSharedMemoryRegister", _cuda_registration_pb),
         check=_is_allowed,
     ),
     Operation(
         "cuda_memory_unregister", "shared-memory", Scope.NONE,
-        lambda desk, name: desk.shared_memory.unregister_cuda(name), ("name",),
+        _regions(LocalRegions.unregister_cuda), ("name",),
         http=Http((HttpPath(f"{_CUDA}/unregister"),), POST),
         grpc=Grpc("CudaSharedMemoryUnregister"),
         check=_is_allowed,

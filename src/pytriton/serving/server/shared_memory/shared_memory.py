@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import (
@@ -12,6 +12,7 @@ from pytriton.base.errors import (
     UnsupportedError,
     error_for_clients,
 )
+from pytriton.serving.engine.client import question
 from pytriton.serving.repository.reading.instances import visible_gpu_ids
 from pytriton.serving.server.api.background import Background
 from pytriton.serving.server.shared_memory.region_file import open_file
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
     from pytriton.protocol.shared_memory import RegionPlace
     from pytriton.serving.engine.client import Answer, EngineClient
     from pytriton.serving.server.shared_memory.region_request import Submit
-    from pytriton.serving.server.shared_memory.regions import DeviceRegion, Region
 
 logger = logging.getLogger(__name__)
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _WORKERS = 4  # threads, which only wait for the kernel's copies
 _DISABLED = (
     "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
@@ -47,17 +49,10 @@ class RegionControl(Protocol):
     def table(self) -> RegionTable:
         """The registered regions, or this process's copy of them."""
 
-    def register(self, name: str, key: str, offset: int, byte_size: int) -> Answer[None]:
-        """Register a region; see `Regions`. It is known to all front ends when this is done."""
-
-    def register_cuda(self, name: str, handle: bytes, device: int, byte_size: int) -> Answer[None]:
-        """Register a region of GPU memory; see `register`."""
-
-    def unregister(self, name: str) -> Answer[None]:
-        """Unregister a region, or all without a name."""
-
-    def unregister_cuda(self, name: str) -> Answer[None]:
-        """Unregister a region of GPU memory, or all without a name."""
+    def ask(
+        self, method: Callable[Concatenate[Any, _P], _T], /, *args: _P.args, **arguments: _P.kwargs
+    ) -> _T:
+        """Register or unregister regions: `method` is one of `LocalRegions`; name the arguments."""
 
 
 class ClientSharedMemory:
@@ -75,7 +70,7 @@ class ClientSharedMemory:
         is_allowed: bool,
         process_count: int = 0,
     ) -> None:
-        self._control = control
+        self.control = control
         self._engine = engine
         self._is_allowed = is_allowed
         self._budget = machine_budget(process_count)
@@ -85,28 +80,6 @@ class ClientSharedMemory:
     def close(self) -> None:
         self._tasks.cancel()
         self._background.close()
-
-    # Regions
-
-    def register(self, name: str, key: str, offset: int, byte_size: int) -> Answer[None]:
-        return self._control.register(name, key, offset, byte_size)
-
-    def unregister(self, name: str) -> Answer[None]:
-        return self._control.unregister(name)
-
-    def status(self, name: str) -> list[Region]:
-        """Returns a region of system shared memory, or all without a name."""
-        return self._control.table.system_regions(name)
-
-    def register_cuda(self, name: str, handle: bytes, device: int, byte_size: int) -> Answer[None]:
-        return self._control.register_cuda(name, handle, device, byte_size)
-
-    def unregister_cuda(self, name: str) -> Answer[None]:
-        return self._control.unregister_cuda(name)
-
-    def cuda_status(self, name: str) -> list[DeviceRegion]:
-        """Returns a region of GPU memory, or all without a name."""
-        return self._control.table.cuda_regions(name)
 
     def check_allowed(self) -> None:
         """Check that clients may register and unregister regions.
@@ -122,7 +95,7 @@ class ClientSharedMemory:
     @property
     def table(self) -> RegionTable:
         """The regions that are registered."""
-        return self._control.table
+        return self.control.table
 
     def begin(
         self,
@@ -139,7 +112,7 @@ class ClientSharedMemory:
         """
         model = self._engine.lookup(request.model_name, request.model_version)
         region_request = RegionRequest(request, places, sink, submit, self._run_later, self._budget)
-        region_request.start(self._control.table, model)
+        region_request.start(self.control.table, model)
         return region_request
 
     def _run_later(
@@ -173,19 +146,34 @@ class LocalRegions:
         # Waits until every front end knows the change; at once if all are in this process.
         self.settled: Callable[[], Answer[None]] = lambda: None
 
+    def ask(
+        self, method: Callable[Concatenate[Any, _P], _T], /, *args: _P.args, **arguments: _P.kwargs
+    ) -> _T:
+        return method(self, *args, **arguments)
+
+    # Each change is known to all front ends when it is done
+
+    @question()
     def register(self, name: str, key: str, offset: int, byte_size: int) -> Answer[None]:
+        """Register a region; see `Regions`."""
         self.table.register(name, key, offset, byte_size)
         return self.settled()
 
+    @question()
     def register_cuda(self, name: str, handle: bytes, device: int, byte_size: int) -> Answer[None]:
+        """Register a region of GPU memory; see `Regions`."""
         self.table.register_cuda(name, handle, device, byte_size)
         return self.settled()
 
+    @question()
     def unregister(self, name: str) -> Answer[None]:
+        """Unregister a region, or all without a name."""
         self.table.unregister(name)
         return self.settled()
 
+    @question()
     def unregister_cuda(self, name: str) -> Answer[None]:
+        """Unregister a region of GPU memory, or all without a name."""
         self.table.unregister_cuda(name)
         return self.settled()
 
