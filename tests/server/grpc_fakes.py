@@ -24,6 +24,7 @@ from pytriton.serving.server.api.background import LoopBudget
 from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.binding.bound_control import BoundControl
 from pytriton.serving.server.grpc.api import GrpcApi
+from pytriton.serving.server.operations.table import OPERATIONS
 from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.serving.server.process.logs import LogControl
 from pytriton.serving.server.tracing.settings import TraceSettings
@@ -202,6 +203,8 @@ class GrpcClient:
         background: Any = None,
         tracing: Any = None,
         access: Any = None,
+        client: Any = None,
+        operations: Any = OPERATIONS,
         speaks: bool = True,
     ) -> None:
         self.engine = engine or FakeEngine()
@@ -209,7 +212,7 @@ class GrpcClient:
         control = control or BoundControl(self.engine, self.loop)
         options = options or ServerOptions()
         traces = TraceSettings.read(options.trace_settings)
-        self.client = LocalClient(
+        self.client = client or LocalClient(
             self.engine,
             control,
             traces,
@@ -218,7 +221,7 @@ class GrpcClient:
         )
         if tracing is not None:
             self.client.observers.add("tracing", tracing)
-        self.api = GrpcApi(self.client, options, self.loop, access=access)
+        self.api = GrpcApi(self.client, options, self.loop, access=access, operations=operations)
         # By the loop's clock, so that nothing waits for another turn on a busy machine.
         self.api.work.loop_budget = LoopBudget(self.loop, self.loop.time)
         if background is not None:

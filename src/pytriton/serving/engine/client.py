@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 Method = TypeVar("Method", bound=Callable[..., Any])
+Files: TypeAlias = Mapping[str, bytes]  # by path in the folder of a model
+Patterns: TypeAlias = Sequence[str]  # of names of models
 Answer: TypeAlias = T | Coroutine[Any, Any, T]  # known now, or to be awaited
 
 
@@ -153,11 +155,7 @@ class ModelControl(Protocol):
         """Returns every known model version, or only those that are ready."""
 
     async def load(
-        self,
-        name: str,
-        config: str | None,
-        files: Mapping[str, bytes],
-        patterns: Sequence[str] | None = None,
+        self, name: str, config: str | None, files: Files, patterns: Patterns | None = None
     ) -> None:
         """Load or reload a model; returns when it is ready. `files` has paths like `1/model.py`.
 

@@ -12,7 +12,7 @@ import msgspec
 
 from pytriton.base.background_tasks import run_beside
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
-from pytriton.serving.engine.client import IndexEntry
+from pytriton.serving.engine.client import Files, IndexEntry, Patterns
 from pytriton.serving.repository.loading.ensemble_loader import StepsError
 from pytriton.serving.repository.model_set import ModelSet
 from pytriton.serving.repository.reading.layout import (
@@ -183,11 +183,7 @@ class ModelRepositories:
         await asyncio.wait({self._looking}, timeout=_LOOK_TIMEOUT_S)
 
     async def load(
-        self,
-        name: str,
-        config: str | None,
-        files: Mapping[str, bytes],
-        patterns: Sequence[str] | None = None,
+        self, name: str, config: str | None, files: Files, patterns: Patterns | None = None
     ) -> None:
         """Load or reload a model; returns when it is ready.
 

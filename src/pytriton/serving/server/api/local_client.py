@@ -20,7 +20,7 @@ from pytriton.base.errors import (
     UnsupportedError,
 )
 from pytriton.runtime.transport.control import Started
-from pytriton.serving.engine.client import Answer, IndexEntry, question
+from pytriton.serving.engine.client import Answer, Files, IndexEntry, Patterns, question
 from pytriton.serving.engine.model_state import UNLOADED, VersionState, reason_for_clients
 from pytriton.serving.server.api.documents import statistics_of
 from pytriton.serving.server.tracing.settings import TraceService
@@ -224,11 +224,7 @@ class LocalClient:
 
     @question()
     async def load(
-        self,
-        name: str,
-        config: str | None,
-        files: Mapping[str, bytes],
-        patterns: Sequence[str] | None = None,
+        self, name: str, config: str | None, files: Files, patterns: Patterns | None = None
     ) -> None:
         """Load or reload a model; returns when every front end serves it; see `ModelControl`."""
         if self.loading_count >= MAX_LOADS:

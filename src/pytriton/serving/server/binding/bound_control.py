@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import InternalError, InvalidArgumentError
-from pytriton.serving.engine.client import IndexEntry
+from pytriton.serving.engine.client import Files, IndexEntry, Patterns
 from pytriton.serving.engine.model import UNLOADED, VersionState
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
     from pytriton.serving.engine.client import ModelControl
     from pytriton.serving.engine.engine import Engine
@@ -54,11 +54,7 @@ class BoundControl:
         ]
 
     async def load(
-        self,
-        name: str,
-        config: str | None,
-        files: Mapping[str, bytes],
-        patterns: Sequence[str] | None = None,
+        self, name: str, config: str | None, files: Files, patterns: Patterns | None = None
     ) -> None:
         """Serve an unloaded model again; does nothing if the model is served."""
         versions = self._versions(name)
@@ -139,11 +135,7 @@ class CombinedControl:
         )
 
     async def load(
-        self,
-        name: str,
-        config: str | None,
-        files: Mapping[str, bytes],
-        patterns: Sequence[str] | None = None,
+        self, name: str, config: str | None, files: Files, patterns: Patterns | None = None
     ) -> None:
         """See `ModelControl`."""
         await self._control_of(name).load(name, config, files, patterns)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.access.control import Grant
     from pytriton.serving.server.grpc.connection import GrpcConnection
     from pytriton.serving.server.grpc.guard import CallGuard
-    from pytriton.serving.server.operations.operation import Desk, Grpc, Operation
+    from pytriton.serving.server.operations.operation import Desk, Operation, OverGrpc
 
 
 class OperationCall(UnaryCall):
@@ -30,7 +30,7 @@ class OperationCall(UnaryCall):
     def __init__(
         self,
         operation: Operation,
-        grpc: Grpc,
+        grpc: OverGrpc,
         desk: Desk,
         guard: CallGuard | None,
         connection: GrpcConnection,

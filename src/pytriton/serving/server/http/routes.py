@@ -62,24 +62,24 @@ INFERENCES = frozenset({"infer", "generate", "generate_stream"})
 WITH_LARGE_BODIES = INFERENCES | {each.name for each in OPERATIONS if each.has_files}
 
 
-class _Place:
+class _PathPlace:
     """Where a path may end, or go on with a word or with any name."""
 
     __slots__ = ("after_name", "endpoint", "name", "words")
 
     def __init__(self) -> None:
         self.endpoint: HttpEndpoint | None = None
-        self.words: dict[str, _Place] = {}
+        self.words: dict[str, _PathPlace] = {}
         self.name = ""  # of what is in the path here; empty: only words are
-        self.after_name: _Place | None = None
+        self.after_name: _PathPlace | None = None
 
-    def grow(self, segment: str) -> _Place:
+    def grow(self, segment: str) -> _PathPlace:
         """Returns the place after a segment of a template."""
         if not segment.startswith("{"):
-            return self.words.setdefault(segment, _Place())
+            return self.words.setdefault(segment, _PathPlace())
         name = segment.strip("{}")
         assert self.name in ("", name), f"expected one name, got {self.name} and {name}"
-        self.name, self.after_name = name, self.after_name or _Place()
+        self.name, self.after_name = name, self.after_name or _PathPlace()
         return self.after_name
 
     def find(self, segments: list[str], names: dict[str, str]) -> Route | None:
@@ -105,7 +105,7 @@ class RouteTable:
     """Finds the route of a path among those of operations and of inference."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
-        self._root = _Place()
+        self._root = _PathPlace()
         for name in sorted(INFERENCES):
             self._add(HttpPath(_INFERENCE + name), HttpEndpoint(name, INFERENCE, POST))
         for each in operations:

@@ -113,7 +113,7 @@ def _json(value: Any) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Http:
+class OverHttp:
     """How an operation is asked for over HTTP, and answered as JSON."""
 
     paths: tuple[HttpPath, ...]
@@ -124,7 +124,7 @@ class Http:
 
 
 @dataclass(frozen=True, slots=True)
-class Grpc:
+class OverGrpc:
     """How an operation is asked for over gRPC, and answered as a message."""
 
     method: str  # its messages are called `<method>Request` and `<method>Response`
@@ -176,13 +176,13 @@ class Operation:
     scope: Scope
     answer: Callable[..., Answer[Any]]
     takes: tuple[str, ...] = ()
-    http: Http | None = None
-    grpc: Grpc | None = None
+    http: OverHttp | None = None
+    grpc: OverGrpc | None = None
     check: Callable[[Desk], object] | None = None
     shown: Callable[[Grant | None, Any], Any] = lambda _, value: value
     has_files: bool = False  # its requests may be large
 
-    def begin(self, desk: Desk, asked: Http | Grpc, request: Any) -> Answer[Any]:
+    def begin(self, desk: Desk, asked: OverHttp | OverGrpc, request: Any) -> Answer[Any]:
         """Check, read and answer the request of a sender with the rights for it: steps 2 to 4."""
         if self.check is not None:
             self.check(desk)

@@ -45,11 +45,11 @@ from pytriton.serving.server.operations.operation import (
     GET,
     POST,
     Desk,
-    Grpc,
-    Http,
     HttpPath,
     JsonRequest,
     Operation,
+    OverGrpc,
+    OverHttp,
     core,
 )
 from pytriton.serving.server.shared_memory.shared_memory import LocalRegions
@@ -235,32 +235,32 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "server_metadata", "metadata", Scope.NONE,
         lambda desk: documents.server_metadata(desk.server_id),
-        http=Http((HttpPath("/v2", "The server's name and extensions", "server"),)),
-        grpc=Grpc("ServerMetadata"),
+        http=OverHttp((HttpPath("/v2", "The server's name and extensions", "server"),)),
+        grpc=OverGrpc("ServerMetadata"),
     ),
     Operation(
         "model_metadata", "metadata", Scope.ALL, _model_metadata, ("name", "version"),
-        http=Http((HttpPath(_MODEL, "Inputs and outputs of a model", "model metadata"),)),
-        grpc=Grpc("ModelMetadata", subject=_OF_MODEL),
+        http=OverHttp((HttpPath(_MODEL, "Inputs and outputs of a model", "model metadata"),)),
+        grpc=OverGrpc("ModelMetadata", subject=_OF_MODEL),
     ),
     Operation(
         "model_config", "model-config", Scope.ALL,
         lambda desk, name, version: desk.engine.lookup(name, version).config_json,
         ("name", "version"),
-        http=Http(
+        http=OverHttp(
             (HttpPath(f"{_MODEL}/config", "Configuration of a model", "model config"),),
             write=bytes,
         ),
-        grpc=Grpc("ModelConfig", write=_config_fields, subject=_OF_MODEL),
+        grpc=OverGrpc("ModelConfig", write=_config_fields, subject=_OF_MODEL),
     ),
     Operation(
         "model_ready", "health", Scope.ALL, core(LocalClient.is_model_ready), ("name", "version"),
-        http=Http(
+        http=OverHttp(
             (HttpPath(f"{_MODEL}/ready", "Whether a model is ready", "model ready"),),
             write=lambda ready: _refuse_unready("" if ready else "Model version not ready"),
             content_type=_TEXT,
         ),
-        grpc=Grpc(
+        grpc=OverGrpc(
             "ModelReady", write=lambda ready: {"ready": ready}, subject=_OF_MODEL,
             check=Desk.refuse_when_exiting,  # only here, as in Triton
         ),
@@ -268,31 +268,31 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "model_statistics", "statistics", Scope.FILTERED, core(LocalClient.statistics),
         ("name", "version"),
-        http=Http((
+        http=OverHttp((
             HttpPath("/v2/models/stats", "Statistics of all models", "statistics"),
             HttpPath(f"{_MODEL}/stats", "Statistics of a model", "model stats"),
         )),
-        grpc=Grpc("ModelStatistics", subject=lambda request: request.name or Scope.FILTERED),
+        grpc=OverGrpc("ModelStatistics", subject=lambda request: request.name or Scope.FILTERED),
         shown=_shown_statistics,
     ),
     Operation(
         "repository_index", "model-repository", Scope.FILTERED, core(LocalClient.index), ("ready",),
-        http=Http(
+        http=OverHttp(
             (HttpPath(
                 f"{_REPOSITORY}/index", "All models and their states", "index", {"type": "array"}
             ),),
             POST, lambda request: {"ready": read_index(request.body())}, documents.repository_index,
         ),
-        grpc=Grpc("RepositoryIndex", write=_index_fields),
+        grpc=OverGrpc("RepositoryIndex", write=_index_fields),
         shown=_shown_index,
     ),
     Operation(
         "repository_load", "model-repository", Scope.ALL, _load, has_files=True,
-        http=Http(
+        http=OverHttp(
             (HttpPath(f"{_REPOSITORY}/models/{{model}}/load"),), POST,
             lambda request: {"name": request.name, "overrides": request.files()},
         ),
-        grpc=Grpc(
+        grpc=OverGrpc(
             "RepositoryModelLoad",
             lambda request: {"name": request.model_name, "overrides": request.overrides},
             subject=attrgetter("model_name"), parse=read_load_request,
@@ -300,42 +300,42 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "repository_unload", "model-repository", Scope.ALL, _unload,
-        http=Http((HttpPath(f"{_REPOSITORY}/models/{{model}}/unload"),), POST, _read_unload),
-        grpc=Grpc("RepositoryModelUnload", _read_unload_pb, subject=_unloaded),
+        http=OverHttp((HttpPath(f"{_REPOSITORY}/models/{{model}}/unload"),), POST, _read_unload),
+        grpc=OverGrpc("RepositoryModelUnload", _read_unload_pb, subject=_unloaded),
     ),
     Operation(
         "live", "health", Scope.NONE, lambda _: True,
-        http=Http(
+        http=OverHttp(
             (HttpPath("/v2/health/live", "Whether the server is live", "live", None),),
             write=lambda _: b"", content_type=_TEXT,
         ),
-        grpc=Grpc("ServerLive", write=lambda is_live: {"live": is_live}),
+        grpc=OverGrpc("ServerLive", write=lambda is_live: {"live": is_live}),
         check=Desk.refuse_when_exiting,
     ),
     Operation(
         "ready", "health", Scope.NONE, core(LocalClient.problem),
-        http=Http(
+        http=OverHttp(
             (HttpPath("/v2/health/ready", "Whether the server is ready", "ready", None),),
             write=_refuse_unready, content_type=_TEXT,
         ),
-        grpc=Grpc("ServerReady", write=lambda text: {"ready": not text}),
+        grpc=OverGrpc("ServerReady", write=lambda text: {"ready": not text}),
         check=Desk.refuse_when_exiting, shown=_readiness,
     ),
     Operation(
         "trace_setting", "trace", Scope.ALL, core(LocalClient.change_trace_settings),
-        http=Http(
+        http=OverHttp(
             (HttpPath("/v2/trace/setting"), HttpPath("/v2/models/{model}/trace/setting")),
             GET | POST, _trace_changes, encode_trace_settings,
         ),
-        grpc=Grpc(
+        grpc=OverGrpc(
             "TraceSetting", _trace_changes_pb, _trace_fields,
             lambda request: request.model_name or Scope.ALL,
         ),
     ),
     Operation(
         "logging", "logging", Scope.NONE, core(LocalClient.change_log_settings),
-        http=Http((HttpPath("/v2/logging"),), GET | POST, _log_changes),
-        grpc=Grpc(
+        http=OverHttp((HttpPath("/v2/logging"),), GET | POST, _log_changes),
+        grpc=OverGrpc(
             "LogSettings", lambda request: {"changes": read_log_settings_pb(request)},
             log_settings_fields,
         ),
@@ -343,55 +343,57 @@ OPERATIONS: tuple[Operation, ...] = (
     # Ours; `Authorization` refuses them unless the server has a token.
     Operation(
         "recording", RECORDING, Scope.ALL, core(LocalClient.record),
-        http=Http((HttpPath("/v2/recording"),), GET | POST, _recording("start", "status")),
+        http=OverHttp((HttpPath("/v2/recording"),), GET | POST, _recording("start", "status")),
     ),
     Operation(
         "recording_fetch", RECORDING, Scope.ALL, core(LocalClient.record),
-        http=Http((HttpPath("/v2/recording/fetch"),), POST, _recording("fetch"), bytes, _BINARY),
+        http=OverHttp(
+            (HttpPath("/v2/recording/fetch"),), POST, _recording("fetch"), bytes, _BINARY
+        ),
     ),
     Operation(
         "recording_stop", RECORDING, Scope.ALL, core(LocalClient.record),
-        http=Http((HttpPath("/v2/recording/stop"),), POST, _recording("stop")),
+        http=OverHttp((HttpPath("/v2/recording/stop"),), POST, _recording("stop")),
     ),
     Operation(
         "system_memory_status", "shared-memory", Scope.NONE, _system_regions, ("name",),
-        http=Http((HttpPath(f"{_SYSTEM}/status"),)),
-        grpc=Grpc("SystemSharedMemoryStatus", write=_by_name),
+        http=OverHttp((HttpPath(f"{_SYSTEM}/status"),)),
+        grpc=OverGrpc("SystemSharedMemoryStatus", write=_by_name),
     ),
     Operation(
-        "system_memory_register", "shared-memory", Scope.NONE,
-        _regions(LocalRegions.register),
+        "system_memory_register", "shared-memory", Scope.NONE, _regions(LocalRegions.register),
         ("name", "key", "offset", "byte_size"),
-        http=Http(
+        http=OverHttp(
             (HttpPath(f"{_SYSTEM}/register"),), POST, _registration("system", read_system_region)
         ),
-        grpc=Grpc("SystemSharedMemoryRegister"),
+        grpc=OverGrpc("SystemSharedMemoryRegister"),
         check=_is_allowed,
     ),
     Operation(
         "system_memory_unregister", "shared-memory", Scope.NONE,
         _regions(LocalRegions.unregister), ("name",),
-        http=Http((HttpPath(f"{_SYSTEM}/unregister"),), POST),
-        grpc=Grpc("SystemSharedMemoryUnregister"),
+        http=OverHttp((HttpPath(f"{_SYSTEM}/unregister"),), POST),
+        grpc=OverGrpc("SystemSharedMemoryUnregister"),
         check=_is_allowed,
     ),
     Operation(
         "cuda_memory_status", "shared-memory", Scope.NONE, _cuda_regions, ("name",),
-        http=Http((HttpPath(f"{_CUDA}/status"),)),
-        grpc=Grpc("CudaSharedMemoryStatus", write=_by_name),
+        http=OverHttp((HttpPath(f"{_CUDA}/status"),)),
+        grpc=OverGrpc("CudaSharedMemoryStatus", write=_by_name),
     ),
     Operation(
-        "cuda_memory_register", "shared-memory", Scope.NONE,
-        _regions(LocalRegions.register_cuda),
-        http=Http((HttpPath(f"{_CUDA}/register"),), POST, _registration("cuda", read_cuda_region)),
-        grpc=Grpc("CudaSharedMemoryRegister", _cuda_registration_pb),
+        "cuda_memory_register", "shared-memory", Scope.NONE, _regions(LocalRegions.register_cuda),
+        http=OverHttp(
+            (HttpPath(f"{_CUDA}/register"),), POST, _registration("cuda", read_cuda_region)
+        ),
+        grpc=OverGrpc("CudaSharedMemoryRegister", _cuda_registration_pb),
         check=_is_allowed,
     ),
     Operation(
         "cuda_memory_unregister", "shared-memory", Scope.NONE,
         _regions(LocalRegions.unregister_cuda), ("name",),
-        http=Http((HttpPath(f"{_CUDA}/unregister"),), POST),
-        grpc=Grpc("CudaSharedMemoryUnregister"),
+        http=OverHttp((HttpPath(f"{_CUDA}/unregister"),), POST),
+        grpc=OverGrpc("CudaSharedMemoryUnregister"),
         check=_is_allowed,
     ),
 )  # fmt: skip
