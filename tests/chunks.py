@@ -6,39 +6,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytriton.base.messages import ResponseSink
-from pytriton.runtime.executor.columns import ChunkSignature, ChunkSink, MemberSink
-from pytriton.runtime.executor.inference import Inference
+from pytriton.runtime.executor.columns import Chunk, ChunkSignature, ChunkSink
 
 Buffer = bytes | bytearray | memoryview
 
 
-class _GivenChunk:
-    def __init__(
-        self,
+class _GivenChunk(Chunk, eq=False):
+    columns: Sequence[Any] = ()
+
+    @classmethod
+    def of(
+        cls,
         signature: ChunkSignature,
         sink: ChunkSink,
         columns: Sequence[Any],
         row_starts: Sequence[int],
-    ) -> None:
-        self.signature = signature
-        self.sink = sink
-        self._columns = columns
-        self.row_starts = row_starts
-        self.members: list[Inference] = []
-        self.trace = None
-        self.cache_keys: Sequence[bytes] = ()
-        self.cache_ns = 0
-
-    def member_sink(self, index: int) -> ResponseSink:
-        """See `Chunk`."""
-        return MemberSink(self, index)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self.row_starts) - 1} requests>"
+    ) -> Any:
+        """Returns a chunk that was not submitted yet."""
+        return cls(signature, sink, row_starts, columns=columns)
 
 
-class JoinedChunk(_GivenChunk):
+class JoinedChunk(_GivenChunk, eq=False):
     """A chunk whose columns are one buffer each, as in a message of another process.
 
     Args:
@@ -53,10 +41,10 @@ class JoinedChunk(_GivenChunk):
         """See `Chunk`."""
         starts = self.row_starts
         row_bytes = self.signature.inputs[column].row_bytes
-        return [self._columns[column][starts[first] * row_bytes : starts[end] * row_bytes]]
+        return [self.columns[column][starts[first] * row_bytes : starts[end] * row_bytes]]
 
 
-class PiecesChunk(_GivenChunk):
+class PiecesChunk(_GivenChunk, eq=False):
     """A chunk whose columns are lists with a buffer for each member, as requests of clients come.
 
     Args:
@@ -68,4 +56,4 @@ class PiecesChunk(_GivenChunk):
 
     def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
         """See `Chunk`."""
-        return self._columns[column][first:end]
+        return self.columns[column][first:end]

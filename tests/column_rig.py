@@ -275,9 +275,9 @@ class ColumnScene:
             starts = range(0, starts[-1] + 1, rows[0])
         if joined:
             column = memoryview(b"".join(cells))
-            chunk: Any = JoinedChunk(kept, self.ends, (column, column), starts)
+            chunk: Any = JoinedChunk.of(kept, self.ends, (column, column), starts)
         else:
-            chunk = PiecesChunk(kept, self.ends, (cells, cells), starts)
+            chunk = PiecesChunk.of(kept, self.ends, (cells, cells), starts)
         shared: dict[Any, InferRequest] = {}
         requests = []
         for number, each in enumerate(rows):

@@ -347,9 +347,9 @@ class Seam:
         chunk: Any
         if joined:
             column = memoryview(b"".join(cells))
-            chunk = JoinedChunk(signature, sink, (column, column), starts)
+            chunk = JoinedChunk.of(signature, sink, (column, column), starts)
         else:
-            chunk = PiecesChunk(signature, sink, (cells, cells), starts)
+            chunk = PiecesChunk.of(signature, sink, (cells, cells), starts)
         shared: dict[Any, InferRequest] = {}
         requests = []
         for index, each in enumerate(rows):

@@ -92,9 +92,9 @@ class Columns:
         cells = [array.tobytes() for array in arrays]
         if self._joined:
             columns = (memoryview(b"".join(cells)),)
-            chunk: Any = JoinedChunk(signature, self.recorder, columns, starts)
+            chunk: Any = JoinedChunk.of(signature, self.recorder, columns, starts)
         else:
-            chunk = PiecesChunk(signature, self.recorder, (cells,), starts)
+            chunk = PiecesChunk.of(signature, self.recorder, (cells,), starts)
         requests = [shared_request("m", signature, 0, rows=len(array)) for array in arrays]
         batch = list(make_members(chunk, None, requests))
         sinks = []

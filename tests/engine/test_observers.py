@@ -80,7 +80,7 @@ def begin(*observers, sink=None):
 def begin_chunk(observer):
     slot = Observers(lambda name, version: None)
     slot.add(ORDER[0], observer)
-    chunk = PiecesChunk(SIGNATURE, ChunkSink(), [[b"aaaa", b"bbbb", b"cccc"]], range(4))
+    chunk = PiecesChunk.of(SIGNATURE, ChunkSink(), [[b"aaaa", b"bbbb", b"cccc"]], range(4))
     sink = chunk.sink
     make_members(chunk, Model(), request())
     slot.begin_chunk(chunk, Model())

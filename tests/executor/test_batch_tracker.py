@@ -357,7 +357,7 @@ def test_instance_is_told_which_outputs_are_wanted_if_these_are_not_all(wanted, 
     labels = ModelLabels("m", "1", [], batching=True, output_names=("y", "z"))
     tracker = BatchTracker(None, labels, Rig())
     signature = ChunkSignature((), wanted)
-    chunk = PiecesChunk(signature, None, (), range(2))
+    chunk = PiecesChunk.of(signature, None, (), range(2))
     members = make_members(chunk, None, shared_request("m", signature, 0))
 
     alone = tracker.begin([inference(outputs=wanted)], 0, Payload(None))

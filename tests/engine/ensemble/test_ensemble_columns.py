@@ -87,9 +87,9 @@ class Scene:
         kept = signature(outputs=outputs)
         if joined:
             column = memoryview(b"".join(cells))
-            chunk: Any = JoinedChunk(kept, self.ends, (column, column), starts)
+            chunk: Any = JoinedChunk.of(kept, self.ends, (column, column), starts)
         else:
-            chunk = PiecesChunk(kept, self.ends, (cells, cells), starts)
+            chunk = PiecesChunk.of(kept, self.ends, (cells, cells), starts)
         shared = {
             each: shared_request("e", kept, self.clock.now_ns, rows=each) for each in set(rows)
         }

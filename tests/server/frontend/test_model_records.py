@@ -120,7 +120,15 @@ def test_chunk_of_a_front_end_looks_at_its_sizes_once():
     data = bytes(index for index in range(count) for _ in range(index))
     received = types.SimpleNamespace(column=lambda _, start, end: data[start:end])
     column = types.SimpleNamespace(sizes=sizes, size=len(data))
-    chunk = FrontEndChunk(None, None, range(count + 1), 1, received, [column], count, False)
+    chunk = FrontEndChunk(
+        None,
+        None,
+        range(count + 1),
+        call=1,
+        received=received,
+        columns=[column],
+        is_ordered=False,
+    )
 
     pieces = [chunk.pieces(0, index, index + 1) for index in range(count)]
     assert pieces == [[bytes([index]) * index] for index in range(count)]

@@ -498,7 +498,7 @@ def test_model_in_a_namespace_has_one_name_however_requests_come():
     engine.infer(request("team_a::m"), KeepingSink())
     signature = ChunkSignature((InputColumn("x", FP32, (1,), 4),))
     sink = types.SimpleNamespace(on_outcome=lambda *_, **__: None)
-    chunk = PiecesChunk(signature, sink, [[bytes(4)] * 2], range(3))
+    chunk = PiecesChunk.of(signature, sink, [[bytes(4)] * 2], range(3))
     make_members(chunk, None, shared_request(spec.identifier, signature, 1))
     engine.observers.begin_chunk(chunk, types.SimpleNamespace(spec=spec))
     for index in range(2):

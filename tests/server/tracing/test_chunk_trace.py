@@ -67,8 +67,8 @@ class Rig:
         self.tracing = Tracing(TraceSettings.read(config), exporter)
         self.written = []
         self.sink = Sink()
-        self.chunk = PiecesChunk(SIGNATURE, self.sink, [[b"aaaa", b"bbbb", b"cccc"]], range(4))
-        self.chunk.origin = lambda: ChunkOrigins("HTTP", [0, 1, 2], [5, 5, 5])
+        self.chunk = PiecesChunk.of(SIGNATURE, self.sink, [[b"aaaa", b"bbbb", b"cccc"]], range(4))
+        self.chunk.origins = ChunkOrigins("HTTP", [0, 1, 2], [5, 5, 5])
         requests = [request(id=each, received_ns=100) for each in ("a", "", "c")]
         self.members = make_members(self.chunk, Owner(), requests)
         observers = Observers(None)

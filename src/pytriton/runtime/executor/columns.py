@@ -27,7 +27,7 @@ from pytriton.runtime.executor.inference import CLOSED_SINK, Inference, Inferenc
 if TYPE_CHECKING:
     from pytriton.base.dtypes import DataType
     from pytriton.base.errors import ServerError
-    from pytriton.base.messages import ExecutionTrace, InferResponse, ResponseSink
+    from pytriton.base.messages import ChunkOrigins, ExecutionTrace, InferResponse, ResponseSink
 
     Buffer = bytes | bytearray | memoryview
 
@@ -43,6 +43,11 @@ class InputColumn(msgspec.Struct, frozen=True, gc=False):
     dtype: DataType
     shape: tuple[int, ...]  # of one row; the whole shape if the model has no batch dimension
     row_bytes: int  # 0 for the datatype BYTES, whose rows differ
+
+    def tensor(self, rows: int, data: Buffer, *, is_batched: bool) -> InferTensor:
+        """Returns the input of a request that has this number of rows."""
+        shape = (rows, *self.shape) if is_batched else self.shape
+        return InferTensor(self.name, self.dtype, shape, data)
 
 
 class OutputColumn(msgspec.Struct, gc=False):
@@ -75,31 +80,73 @@ class ChunkSignature(msgspec.Struct, frozen=True, eq=False, weakref=True):
     inputs: tuple[InputColumn, ...]
     outputs: tuple[str, ...] | None = None  # the requested outputs; None: all
     batch_key: Any = None  # what `engine.validation.validate` sets as the key of such a request
+    is_batched: bool = True  # their model has a batch dimension
 
 
-class Chunk(Protocol):
-    """Requests of one signature, numbered by an index from 0, and the bytes of their inputs."""
+class Chunk(msgspec.Struct, eq=False):
+    """Requests of one signature, numbered by an index from 0, and the bytes of their inputs.
+
+    A subclass knows where these bytes are.
+    """
 
     signature: ChunkSignature
     sink: ChunkSink
     # The number of rows before each member, and of all: one number more than there are members.
     # It is a `range` if all have the same number, and for models without a batch dimension.
-    row_starts: Sequence[int]
-    # By index. The sink empties it when all are answered, because they refer to the chunk: a cycle
-    # would stay in memory until the next garbage collection.
-    members: list[Inference]
-    has_fields: bool  # whether members may have ids or parameters
-    trace: ExecutionTrace | None  # None: no member is traced
+    row_starts: Sequence[int] = ()
+    # By index, until all are answered; see `end`.
+    members: list[Inference] = []
+    open_count: int = 0  # of members that were not answered yet
+    has_fields: bool = False  # whether members may have ids or parameters
+    trace: ExecutionTrace | None = None  # None: no member is traced
+    origins: ChunkOrigins | None = None  # of members that may be traced
     # Under which the responses of members are cached, if their model has a cache, and how long it
     # took to look for each. Together, they take half the time of keys that members have.
-    cache_keys: Sequence[bytes]
-    cache_ns: int
+    cache_keys: Sequence[bytes] = ()
+    cache_ns: int = 0
 
     def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
         """Returns the bytes of an input of the members `first` to `end` (without `end`)."""
+        raise NotImplementedError
+
+    def inputs_of(self, index: int, rows: int) -> dict[str, InferTensor]:
+        """Returns the inputs of a member that has these rows, as an ordinary request has them."""
+        inputs = {}
+        is_batched = self.signature.is_batched
+        for position, column in enumerate(self.signature.inputs):
+            pieces = self.pieces(position, index, index + 1)
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            inputs[column.name] = column.tensor(rows, data, is_batched=is_batched)
+        return inputs
+
+    def request_of(self, index: int) -> InferRequest:
+        """Returns a member as if it had come alone."""
+        request = self.members[index].request
+        return msgspec.structs.replace(request, inputs=self.inputs_of(index, request.rows))
+
+    def origin(self) -> ChunkOrigins | None:
+        """Returns where its members came from; see `Members` in `engine.observers`."""
+        return self.origins
 
     def member_sink(self, index: int) -> ResponseSink:
         """Returns a sink for one member, which passes its calls on to `sink`."""
+        return MemberSink(self, index)
+
+    def end(self, count: int) -> bool:
+        """Count members that were answered; returns whether those were the last ones.
+
+        Then the chunk forgets its members, which refer to it: a cycle would stay in memory until
+        the next garbage collection.
+        """
+        self.open_count -= count
+        if self.open_count:
+            return False
+        self.members = []
+        return True
+
+    def __repr__(self) -> str:
+        count = len(self.row_starts) - 1
+        return f"<{type(self).__name__} of {count} requests, {len(self.members)} running>"
 
 
 class ChunkSink(Protocol):

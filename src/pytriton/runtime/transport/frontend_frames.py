@@ -187,6 +187,7 @@ class DefineSignature(FrameBase, tag="signature"):
     outputs: tuple[str, ...] | None
     batch_key: Any = None
     forgotten: list[int] = []  # the numbers that no chunk will use again
+    is_batched: bool = True
 
 
 class ColumnRef(msgspec.Struct, array_like=True, gc=False):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pytriton.base.messages import InferRequest, InferResponse, InferTensor
+from pytriton.base.messages import InferRequest, InferResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -223,8 +223,7 @@ class CacheKeys:
                     _pieces(chunk, index, count, request.rows) for index in range(len(inputs))
                 ]
                 return list(map(b"".join, zip(repeat(beginning), *columns)))
-        is_batched = self._spec.max_batch_size > 0
-        return [self.key(_ordinary_request(member, is_batched=is_batched)) for member in members]
+        return [self.key(chunk.request_of(member.index)) for member in members]
 
     def _begin(self, kind: tuple[Any, ...], sizes: Iterable[int]) -> bytes:
         is_small = all(size <= EXACT_BYTES for size in sizes)
@@ -307,15 +306,3 @@ def _pieces(chunk: Chunk, column: int, count: int, rows: int) -> Iterable[Any]:
     if len(pieces) == count:
         return pieces
     return cut(b"".join(pieces), rows * chunk.signature.inputs[column].row_bytes, count)
-
-
-def _ordinary_request(member: Inference, *, is_batched: bool) -> InferRequest:
-    """Returns the request of a member as if it had come alone."""
-    chunk, request = member.chunk, member.request
-    assert chunk is not None
-    inputs = {}
-    for index, column in enumerate(chunk.signature.inputs):
-        data = b"".join(chunk.pieces(index, member.index, member.index + 1))
-        shape = (request.rows, *column.shape) if is_batched else column.shape
-        inputs[column.name] = InferTensor(column.name, column.dtype, shape, data)
-    return msgspec.structs.replace(request, inputs=inputs)

@@ -12,7 +12,6 @@ import re
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import sendable_text
@@ -20,9 +19,10 @@ from pytriton.base.failure_records import FailedInput, FailureExample, FailureGr
 from pytriton.base.messages import DeviceBytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pytriton.base.errors import ServerError
+    from pytriton.base.messages import InferTensor
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.inference import Inference
 
@@ -117,15 +117,14 @@ class FailureBook:
         group = self._counted(spec, error, reason, now_s)
         record = group.record
         if self._is_example_due(record, error, now_s):
-            request = inference.request
-            inputs = list(_described(spec, inference))
-            record.example = _example(now_s, request.model_name, request.id, error, inputs)
-            if inference.chunk is None:
-                record.example.more_inputs = len(request.inputs) - len(inputs)
+            request, inputs = inference.request, _inputs(inference)
+            described = list(map(_described, inputs[:MAX_INPUTS]))
+            record.example = _example(now_s, request.model_name, request.id, error, described)
+            record.example.more_inputs = len(inputs) - len(described)
         if group.awaits_inputs:
             group.awaits_inputs = False
             request_id = sendable_text(inference.request.id[:MAX_NAME_CHARS])
-            group.kept = KeptInputs(now_s, request_id, _kept(spec, inference))
+            group.kept = KeptInputs(now_s, request_id, _kept(_inputs(inference)))
 
     def _is_example_due(self, record: FailureGroup, error: ServerError, now_s: float) -> bool:
         example, origin = record.example, error.origin
@@ -261,43 +260,23 @@ def cut(text: str, max_chars: int) -> str:
     return f"{text[:half]}\n… {len(text) - 2 * half} characters are left out …\n{text[-half:]}"
 
 
-def _described(spec: ModelSpec | None, inference: Inference) -> Iterator[FailedInput]:
-    """Yields the first inputs of a request; those of a member of a chunk are in its columns."""
+def _inputs(inference: Inference) -> list[InferTensor]:
     chunk, request = inference.chunk, inference.request
-    if chunk is None:
-        for tensor in islice(request.inputs.values(), MAX_INPUTS):
-            yield _input(tensor.name, tensor.dtype.name, tensor.shape)
-        return
-    is_batched = spec is not None and spec.max_batch_size > 0
-    for column in chunk.signature.inputs[:MAX_INPUTS]:
-        shape = (request.rows, *column.shape) if is_batched else column.shape
-        yield _input(column.name, column.dtype.name, shape)
+    inputs = request.inputs if chunk is None else chunk.inputs_of(inference.index, request.rows)
+    return list(inputs.values())
 
 
-def _input(name: str, datatype: str, shape: tuple[int, ...]) -> FailedInput:
-    return FailedInput(
-        sendable_text(name[:MAX_NAME_CHARS]), datatype, tuple(shape[:MAX_DIMENSIONS])
-    )
+def _described(tensor: InferTensor) -> FailedInput:
+    name = sendable_text(tensor.name[:MAX_NAME_CHARS])
+    return FailedInput(name, tensor.dtype.name, tuple(tensor.shape[:MAX_DIMENSIONS]))
 
 
-def _kept(spec: ModelSpec | None, inference: Inference) -> list[KeptInput]:
+def _kept(inputs: list[InferTensor]) -> list[KeptInput]:
     kept, room = [], MAX_KEPT_BYTES
-    for position, described in enumerate(_described(spec, inference)):
-        found = _parts(inference, position)
-        parts = [memoryview(part) for part in found]
-        data = b""
-        for part in parts:
-            data += bytes(part.cast("B")[: room - len(data)]) if part.nbytes else b""
-        is_on_gpu = any(isinstance(part, DeviceBytes) for part in found)  # nobody here can read it
-        is_cut = is_on_gpu or len(data) < sum(part.nbytes for part in parts)
-        kept.append(KeptInput(described, data, is_cut))
+    for tensor in inputs[:MAX_INPUTS]:
+        whole = memoryview(tensor.data)
+        data = bytes(whole.cast("B")[:room]) if whole.nbytes else b""
+        is_on_gpu = isinstance(tensor.data, DeviceBytes)  # nobody here can read it
+        kept.append(KeptInput(_described(tensor), data, is_on_gpu or len(data) < whole.nbytes))
         room -= len(data)
     return kept
-
-
-def _parts(inference: Inference, position: int) -> list[bytes | bytearray | memoryview]:
-    """Returns the bytes of an input, maybe in several pieces."""
-    chunk = inference.chunk
-    if chunk is not None:
-        return list(chunk.pieces(position, inference.index, inference.index + 1))
-    return [next(islice(inference.request.inputs.values(), position, None)).data]

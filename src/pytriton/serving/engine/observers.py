@@ -142,18 +142,9 @@ class Members:
 
     def inputs(self, index: int) -> list[InferTensor]:
         """Returns the inputs of one of them; their memory is used again after its end."""
-        chunk = self.chunk
-        if chunk is None:
-            return list(self.requests[index].inputs.values())
-        spec = self.spec
-        is_batched = spec is not None and spec.max_batch_size > 0
-        rows = (self.requests[index].rows,) if is_batched else ()
-        tensors = []
-        for place, column in enumerate(chunk.signature.inputs):
-            pieces = chunk.pieces(place, index, index + 1)
-            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            tensors.append(InferTensor(column.name, column.dtype, (*rows, *column.shape), data))
-        return tensors
+        chunk, request = self.chunk, self.requests[index]
+        inputs = request.inputs if chunk is None else chunk.inputs_of(index, request.rows)
+        return list(inputs.values())
 
 
 class Run(msgspec.Struct):

@@ -17,16 +17,13 @@ from pytriton.base.messages import (
     InferResponse,
     InferTensor,
     MemberFields,
-    ResponseSink,
 )
 from pytriton.runtime.executor import device_regions
 from pytriton.runtime.executor.columns import (
     Chunk,
     ChunkRun,
     ChunkSignature,
-    ChunkSink,
     InputColumn,
-    MemberSink,
     OutputColumn,
     make_members,
     shared_request,
@@ -39,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytriton.base.dtypes import DataType
-    from pytriton.base.messages import ExecutionTrace
     from pytriton.runtime.executor.columns import Buffer
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
@@ -181,69 +177,42 @@ class Slab:
 _MAX_SIGNATURES = 256
 
 
-class StepChunk:
-    """The members of a slab as requests to the model of a step; see `Chunk`."""
+class StepChunk(Chunk, kw_only=True, eq=False):
+    """The members of a slab as requests to the model of a step."""
 
-    __slots__ = (
-        "_open_count",
-        "_sources",
-        "cache_keys",
-        "cache_ns",
-        "has_fields",
-        "members",
-        "model",
-        "row_starts",
-        "signature",
-        "sink",
-        "slab",
-        "trace",
-    )
+    slab: Slab
+    model: ManagedModel
+    sources: list[InputSource | RowsSource]  # of its inputs
 
-    def __init__(
-        self,
+    @classmethod
+    def of(
+        cls,
         sink: ColumnRuns,
         slab: Slab,
         signature: ChunkSignature,
         model: ManagedModel,
         step: Step,
-    ) -> None:
-        self.sink: ChunkSink = sink
-        self.slab = slab
-        self.signature = signature
-        self.model = model
-        self.members: list[Inference] = []
-        self.has_fields = False
-        self.trace: ExecutionTrace | None = None  # only requests of clients are traced
-        self.cache_keys: Sequence[bytes] = ()
-        self.cache_ns = 0
+    ) -> StepChunk:
         first, end, starts = slab.first, slab.end, slab.chunk.row_starts
-        self._open_count = end - first
-        self.row_starts: Sequence[int]
+        row_starts: Sequence[int]
         if isinstance(starts, range):
-            self.row_starts = range(0, (end - first + 1) * starts.step, starts.step)
+            row_starts = range(0, (end - first + 1) * starts.step, starts.step)
         else:
-            self.row_starts = [starts[index] - starts[first] for index in range(first, end + 1)]
-        self._sources = [
-            slab.sources[each.tensor] for each in step.inputs if each.tensor in slab.sources
-        ]
+            row_starts = [starts[index] - starts[first] for index in range(first, end + 1)]
+        sources = [slab.sources[each.tensor] for each in step.inputs if each.tensor in slab.sources]
+        return cls(
+            signature,
+            sink,
+            row_starts,
+            open_count=end - first,
+            slab=slab,
+            model=model,
+            sources=sources,
+        )
 
     def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
         offset = self.slab.first
-        return self._sources[column].pieces(first + offset, end + offset)
-
-    def member_sink(self, index: int) -> ResponseSink:
-        return MemberSink(self, index)
-
-    def end(self, count: int) -> bool:
-        """Count members that were answered; with the last one it forgets them.
-
-        Returns whether that was the last one.
-        """
-        self._open_count -= count
-        if self._open_count:
-            return False
-        self.members = []
-        return True
+        return self.sources[column].pieces(first + offset, end + offset)
 
     def cancel(self, index: int) -> None:
         """Cancel a member, given its index in the client's chunk, if it is here."""
@@ -302,7 +271,7 @@ class ColumnRuns:
         if model is None or signature is None:
             self._continue_all(slab)
             return
-        chunk = StepChunk(self, slab, signature, model, step)
+        chunk = StepChunk.of(self, slab, signature, model, step)
         self._open.setdefault(id(slab.chunk), []).append(chunk)
         now_ns = time.monotonic_ns()
         requests = _step_requests(slab, step, signature, now_ns)
@@ -481,12 +450,7 @@ def _checked_signature(
     """Validate a request with these inputs, and make a signature of it."""
     is_batched = model.spec.max_batch_size > 0
     inputs = {
-        each.name: InferTensor(
-            each.name,
-            each.dtype,
-            (rows, *each.shape) if is_batched else each.shape,
-            bytes(each.row_bytes * rows),
-        )
+        each.name: each.tensor(rows, bytes(each.row_bytes * rows), is_batched=is_batched)
         for each in columns
     }
     request = InferRequest(step.model_name, inputs, outputs=tuple(step.outputs))
@@ -494,4 +458,4 @@ def _checked_signature(
         validate(request, model.spec)
     except (ServerError, UncountedStringsError):
         return None
-    return ChunkSignature(columns, request.outputs, request.batch_key)
+    return ChunkSignature(columns, request.outputs, request.batch_key, is_batched)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytriton.base import dtypes
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
-from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.base.messages import InferRequest
 from pytriton.base.model_spec import ModelSpec, SequenceControlKind
 from pytriton.runtime.executor.inference import (
     CLOSED_SINK,
@@ -498,9 +498,8 @@ class SequenceScheduler:
         null = self._inputs.null_request(like.request)
         if like.chunk is not None:  # most of its inputs are in the columns of its chunk
             for column in like.chunk.signature.inputs:
-                shape = (1, *column.shape) if self._is_batched else column.shape
-                data = bytes(column.row_bytes)
-                null.inputs[column.name] = InferTensor(column.name, column.dtype, shape, data)
+                zeros = bytes(column.row_bytes)
+                null.inputs[column.name] = column.tensor(1, zeros, is_batched=self._is_batched)
         return null
 
     def _keep_states(self, sequence: LiveSequence, outcome: Outcome) -> ServerError | None:

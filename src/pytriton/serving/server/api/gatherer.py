@@ -4,6 +4,7 @@
 The requests that arrive in one iteration of the event loop become one chunk. It is submitted at the
 end of the iteration, or as soon as the model would start a batch.
 """
+# ruff: noqa: RUF012  these are structs of msgspec, which copies defaults
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ from pytriton.base.messages import (
 )
 from pytriton.protocol.columns import structure_of
 from pytriton.runtime.executor.columns import (
+    Chunk,
     ChunkSignature,
     InputColumn,
-    MemberSink,
     make_members,
     shared_request,
 )
@@ -36,14 +37,12 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from pytriton.base.messages import ExecutionTrace, ResponseSink
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.columns import (
         Buffer,
         ChunkSink,
         OutputColumn,
     )
-    from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.observers import Observers
     from pytriton.serving.engine.served_model import ServedModel
@@ -57,57 +56,20 @@ _ALONE = RequestPath.ALONE  # to look up an enum's member takes 0.16 us on Pytho
 _MAX_HELD = 4  # iterations for which requests wait for a core that is behind
 
 
-class GatheredChunk:
-    """A chunk to which requests are added until it is submitted; see `Chunk`.
+class GatheredChunk(Chunk, kw_only=True, eq=False):
+    """A chunk to which requests are added until it is submitted.
 
     After that, only its sink changes it: by `end`, once for each member.
     """
 
-    __slots__ = (
-        "_columns",
-        "_open_count",
-        "cache_keys",
-        "cache_ns",
-        "callers",
-        "fields",
-        "has_fields",
-        "inputs",
-        "members",
-        "model",
-        "received_ns",
-        "row_starts",
-        "rows",
-        "signature",
-        "sink",
-        "trace",
-        "version",
-    )
-
-    def __init__(
-        self,
-        signature: ChunkSignature,
-        sink: ChunkSink,
-        model: ServedModel,
-        rows: int,
-        version: str,
-    ) -> None:
-        self.signature = signature
-        self.sink = sink
-        self.model = model
-        self.callers: list[Any] = []  # of the members, for the sink to answer
-        self.members: list[Inference] = []  # once submitted, until all are answered
-        self.row_starts: Sequence[int] = ()
-        self.rows = rows  # of each member
-        self.version = version
-        self.inputs: list[Sequence[Buffer]] = []  # of each member, until it is submitted
-        self.fields: list[MemberFields] = []  # of each member
-        self.has_fields = False
-        self.trace: ExecutionTrace | None = None
-        self.cache_keys: Sequence[bytes] = ()
-        self.cache_ns = 0
-        self.received_ns = 0  # the sum of all
-        self._columns: list[tuple[Buffer, ...]] = []
-        self._open_count = 0
+    model: ServedModel
+    rows: int  # of each member
+    version: str
+    callers: list[Any] = []  # of the members, for the sink to answer
+    inputs: list[Sequence[Buffer]] = []  # of each member, until it is submitted
+    fields: list[MemberFields] = []  # of each member
+    received_ns: int = 0  # the sum of all
+    columns: list[tuple[Buffer, ...]] = []  # once it is submitted
 
     def submit(
         self,
@@ -117,11 +79,11 @@ class GatheredChunk:
         is_complete: bool,
     ) -> None:
         """Submit it to its model, after it was shown to observers; for `order` see `Gatherer`."""
-        count = self._open_count = len(self.callers)
+        count = self.open_count = len(self.callers)
         # From one tuple for each request to one for each input: the bytes themselves are not
         # copied.
         columns = list(zip(*self.inputs, strict=True))
-        self._columns = columns if order is None else [columns[place] for place in order]
+        self.columns = columns if order is None else [columns[place] for place in order]
         self.inputs = []
         rows = self.rows
         self.row_starts = range(0, (count + 1) * rows, rows)
@@ -161,24 +123,8 @@ class GatheredChunk:
         sink: Any = self.sink  # that of a protocol
         return ChunkOrigins(sink.protocol, list(range(len(began_ns))), began_ns)
 
-    def end(self, count: int) -> None:
-        """Count members that were answered.
-
-        With the last one, the chunk forgets its members, which refer to it: a cycle would stay in
-        memory until the next garbage collection.
-        """
-        self._open_count -= count
-        if not self._open_count:
-            self.members = []
-
     def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
-        return list(self._columns[column][first:end])
-
-    def member_sink(self, index: int) -> ResponseSink:
-        return MemberSink(self, index)
-
-    def __repr__(self) -> str:
-        return f"<GatheredChunk of {len(self.callers)} requests, {len(self.members)} running>"
+        return list(self.columns[column][first:end])
 
 
 class Iterations:
@@ -320,7 +266,9 @@ class Gatherer:
         # A chunk has one model, so that of the old one goes first.
         if self._chunk is not None:  # of a model that was replaced
             self._submit(is_complete=False)
-        self._chunk = GatheredChunk(self._signature, self._sink, model, self._rows, self._version)
+        self._chunk = GatheredChunk(
+            self._signature, self._sink, model=model, rows=self._rows, version=self._version
+        )
         return self._chunk
 
     @property
@@ -467,7 +415,7 @@ def _gatherer(
     sent = [name for name in spec.inputs if name in request.inputs]
     is_batched = spec.max_batch_size > 0
     columns = [_column(request.inputs[name], is_batched=is_batched) for name in sent]
-    signature = ChunkSignature(tuple(columns), request.outputs, request.batch_key)
+    signature = ChunkSignature(tuple(columns), request.outputs, request.batch_key, is_batched)
     names = list(request.inputs)
     order = [names.index(name) for name in sent]
     return Gatherer(iterations, signature, request.rows, request.model_version, order, sink)

@@ -12,22 +12,19 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from pytriton.base.dtypes import BY_NUMBER
 from pytriton.base.errors import CancelledError, error_for_clients, error_from_code
 from pytriton.base.messages import (
     NO_FIELDS,
     InferRequest,
-    InferTensor,
     MemberFields,
     RequestCost,
 )
 from pytriton.runtime.executor.columns import (
+    Chunk,
     ChunkRun,
     ChunkSignature,
     InputColumn,
-    MemberSink,
     OutputColumn,
     make_members,
     shared_request,
@@ -47,12 +44,9 @@ if TYPE_CHECKING:
 
     from pytriton.base.errors import ServerError
     from pytriton.base.messages import (
-        ChunkOrigins,
-        ExecutionTrace,
         InferResponse,
-        ResponseSink,
     )
-    from pytriton.runtime.executor.columns import Buffer, Chunk, ChunkSink
+    from pytriton.runtime.executor.columns import Buffer
     from pytriton.runtime.executor.inference import Inference
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.frontend_frames import ReplyItem, RowsItem
@@ -206,6 +200,7 @@ class ChunkSender:
                     signature.outputs,
                     signature.batch_key,
                     forgotten,
+                    signature.is_batched,
                 )
             )
         return number
@@ -300,29 +295,7 @@ class ChunkSender:
         chunk = member.chunk
         assert chunk is not None
         index = member.index
-        shared = member.request
-        owner: Any = member.owner
-        is_batched = owner.spec.max_batch_size > 0
-        inputs = {}
-        for position, column in enumerate(chunk.signature.inputs):
-            # The columns belong to the message of the whole chunk; a member gets its part of each.
-            (piece,) = chunk.pieces(position, index, index + 1)
-            shape = (shared.rows, *column.shape) if is_batched else column.shape
-            inputs[column.name] = InferTensor(column.name, column.dtype, shape, piece)
-        member.request = InferRequest(
-            owner.spec.identifier,
-            inputs,
-            id=shared.id,
-            model_version=shared.model_version,
-            outputs=shared.outputs,
-            parameters=shared.parameters,
-            priority=shared.priority,
-            timeout_us=shared.timeout_us,
-            correlation_id=shared.correlation_id,
-            flags=shared.flags,
-            received_ns=shared.received_ns,
-            principal=shared.principal,
-        )
+        member.request = chunk.request_of(index)
         # The same handle, by which it can still be cancelled.
         member.sink, member.chunk, member.owner = chunk.member_sink(index), None, None
         member.trace = chunk.trace
@@ -348,41 +321,26 @@ def read_signature(frame: DefineSignature) -> ChunkSignature:
         InputColumn(column.name, BY_NUMBER[column.dtype], column.shape, column.row_bytes)
         for column in frame.inputs
     ]
-    return ChunkSignature(tuple(inputs), frame.outputs, as_batch_key(frame.batch_key))
+    key = as_batch_key(frame.batch_key)
+    return ChunkSignature(tuple(inputs), frame.outputs, key, frame.is_batched)
 
 
-class FrontEndChunk(msgspec.Struct, eq=False):
+class FrontEndChunk(Chunk, kw_only=True, eq=False):
     """A chunk of a front end, whose columns stay in the message in which they came; see `Chunk`.
 
     Attributes:
         call: The number that the front end has given it.
         received: The message.
         columns: Where in the message the bytes of each input are.
-        open_count: The number of members that were not answered yet.
         is_ordered: Whether its model preserves the order of requests.
-        members: Its members by index, until all of them are answered.
     """
 
-    signature: ChunkSignature
-    sink: ChunkSink
-    row_starts: Sequence[int]
     call: int
     received: Received
     columns: list[ColumnRef]
-    open_count: int
     is_ordered: bool
-    members: list[Inference] = []
-    has_fields: bool = False
-    trace: ExecutionTrace | None = None
-    cache_keys: Sequence[bytes] = ()
-    cache_ns: int = 0
     costs: dict[int, RequestCost] | None = None  # of members by index, if the front end wants them
     places: dict[int, list[int]] | None = None  # of members in columns whose sizes differ
-    origins: ChunkOrigins | None = None  # of those that may be traced
-
-    def origin(self) -> ChunkOrigins | None:
-        """Returns where its members came from; see `Members`."""
-        return self.origins
 
     def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
         ref, starts = self.columns[column], self.row_starts
@@ -402,9 +360,6 @@ class FrontEndChunk(msgspec.Struct, eq=False):
         if places is None:
             places = self.places[column] = list(itertools.accumulate(sizes, initial=0))
         return places
-
-    def member_sink(self, index: int) -> ResponseSink:
-        return MemberSink(self, index)
 
 
 class FrontEndChunks:
@@ -427,7 +382,14 @@ class FrontEndChunks:
         if received.blocks:
             received = received.restricted(item.columns)
         chunk = FrontEndChunk(
-            signature, self, row_starts, call, received, item.columns, count, spec.is_ordered
+            signature,
+            self,
+            row_starts,
+            open_count=count,
+            call=call,
+            received=received,
+            columns=item.columns,
+            is_ordered=spec.is_ordered,
         )
         requests = _read_requests(item, signature, spec.identifier)
         members = make_members(chunk, model, requests)
@@ -493,9 +455,7 @@ class FrontEndChunks:
         self._count(chunk, 1)
 
     def _count(self, chunk: FrontEndChunk, count: int) -> None:
-        chunk.open_count -= count
-        if not chunk.open_count:
-            chunk.members = []  # they refer to the chunk
+        if chunk.end(count):
             self._chunks.pop(chunk.call, None)
 
 
