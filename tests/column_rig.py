@@ -12,7 +12,7 @@ import numpy as np
 
 from pytriton.base import dtypes
 from pytriton.base.errors import InternalError
-from pytriton.base.messages import InferRequest, InferTensor, MemberFields
+from pytriton.base.messages import InferRequest, InferTensor, RequestFields
 from pytriton.runtime.executor.batch_tracker import BatchTracker
 from pytriton.runtime.executor.columns import (
     ChunkSignature,
@@ -33,7 +33,7 @@ from pytriton.runtime.transport.refs import TensorRef
 from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.model import Model, VersionState
 from tests.chunks import JoinedChunk, PiecesChunk
-from tests.fakes import FakeClock, FakeLoop, RecordingSink, model_spec
+from tests.fakes import FakeClock, FakeLoop, RecordingSink, infer_request, model_spec
 
 INT32 = dtypes.INT32
 WIDTH = 2  # elements of a row
@@ -284,7 +284,7 @@ class ColumnScene:
             own = details[number] if details else {}
             key = (each, *sorted(own.items()))
             if key not in shared:
-                fields = MemberFields(**own)
+                fields = RequestFields(**own)
                 shared[key] = shared_request("m", kept, self.clock.now_ns, fields, rows=each)
             requests.append(shared[key])
         members = make_members(chunk, self.model, requests)
@@ -303,7 +303,7 @@ class ColumnScene:
         values = values or self._new_values(rows)
         data = np.array(values, np.int32).tobytes()
         inputs = {name: InferTensor(name, INT32, (rows, WIDTH), data) for name in NAMES}
-        request = InferRequest("m", inputs, rows=rows, received_ns=self.clock.now_ns, **fields)
+        request = infer_request("m", inputs, rows=rows, received_ns=self.clock.now_ns, **fields)
         sink = RecordingSink()
         self.sinks.append(sink)
         self.inputs.append(values)

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Any
 
 from pytriton.base.errors import InternalError, ServerError
-from pytriton.base.messages import InferRequest, InferResponse
+from pytriton.base.messages import InferRequest, InferResponse, RequestFields
 from pytriton.base.model_spec import BatcherSpec, ModelSpec, ModelTensor
 from pytriton.runtime.executor.inference import Inference, Outcome, RunningBatch
 from pytriton.serving.server.tracing.request_trace import TraceFacts, TraceWatcher
@@ -280,8 +280,14 @@ def response() -> InferResponse:
     return InferResponse("m", "1", "", [])
 
 
+def infer_request(*positional: Any, **fields: Any) -> InferRequest:
+    """Returns a request with these fields, some of which may be those of `RequestFields`."""
+    own = {name: fields.pop(name) for name in RequestFields.__struct_fields__ if name in fields}
+    return InferRequest(*positional, fields=RequestFields(**own), **fields)
+
+
 def request(rows: int = 1, **fields: Any) -> InferRequest:
-    return InferRequest(**{"model_name": "m", "inputs": {}, **fields}, rows=rows)
+    return infer_request(**{"model_name": "m", "inputs": {}, **fields}, rows=rows)
 
 
 def inference(sink: RecordingSink | None = None, **fields: Any) -> Inference:

@@ -246,11 +246,11 @@ def test_record_has_what_the_application_set(rig):
     request.priority, request.timeout_us, request.flags, request.correlation_id = 1, 2, 3, "c"
 
     record = engine_request(request, rig.model)
-    assert (record.model_name, record.model_version, record.id) == ("model", "2", "id")
+    assert (record.model_name, record.model_version, record.fields.id) == ("model", "2", "id")
     assert record.inputs["IN"].data is request.inputs["IN"].parts[0]
-    assert (record.outputs, record.parameters) == (("OUT",), {"p": True})
-    assert (record.priority, record.timeout_us) == (1, 2)
-    assert (record.flags, record.correlation_id) == (3, "c")
+    assert (record.outputs, record.fields.parameters) == (("OUT",), {"p": True})
+    assert (record.fields.priority, record.fields.timeout_us) == (1, 2)
+    assert (record.fields.flags, record.fields.correlation_id) == (3, "c")
 
 
 def test_scattered_input_is_joined_in_memory_of_the_model(rig):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pytriton.base import dtypes
-from pytriton.base.messages import InferRequest, InferResponse, InferTensor
+from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.decorators import TritonContext, batch
 from pytriton.model_config import ModelConfig, SequenceBatcher, Tensor
 from pytriton.runtime.executor.channel_instance import ChannelInstance
@@ -22,7 +22,7 @@ from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.serving.engine.hidden_exceptions import HiddenExceptions
 from tests.e2e.loop_waiting import comes_true
 from tests.e2e.waiting import DEADLINE_S
-from tests.fakes import RecordingSink, model_spec
+from tests.fakes import RecordingSink, infer_request, model_spec
 
 Arrays = dict[str, np.ndarray]
 Function = Callable[[Arrays], Arrays]
@@ -177,7 +177,7 @@ class InstanceBench:
             rows = next((len(array) for array in arrays.values() if array.ndim), 1)
             if not self._batching:
                 rows = 1
-            call = Call(Inference(InferRequest("m", inputs, rows=rows, **fields), sink), sink)
+            call = Call(Inference(infer_request("m", inputs, rows=rows, **fields), sink), sink)
             self._calls[id(call.inference)] = call
             calls.append(call)
         self.instance.execute([call.inference for call in calls], time.monotonic_ns())

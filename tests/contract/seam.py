@@ -17,7 +17,7 @@ import numpy as np
 
 from pytriton.base import dtypes
 from pytriton.base.log_switches import LogSwitches
-from pytriton.base.messages import InferRequest, InferTensor, MemberFields, TraceOrigin
+from pytriton.base.messages import InferRequest, InferTensor, RequestFields, TraceOrigin
 from pytriton.base.model_spec import BatcherSpec, ModelSpec, ModelTensor
 from pytriton.decorators import TritonContext
 from pytriton.model_config import ModelConfig
@@ -49,7 +49,7 @@ from tests.column_rig import NAMES, WIDTH, DoublingInstance, Ends, values_of
 from tests.contract.benches import to_tensor
 from tests.e2e.loop_waiting import comes_true
 from tests.e2e.waiting import DEADLINE_S
-from tests.fakes import FakeInstance, RecordingSink
+from tests.fakes import FakeInstance, RecordingSink, infer_request
 
 
 class Kept:
@@ -318,7 +318,7 @@ class Seam:
         """Submit a request for `m` in this iteration of the loop."""
         if inputs is None:
             inputs = doubling_inputs(values or [1, 2])
-        request = InferRequest(
+        request = infer_request(
             **{"model_name": "m", "inputs": inputs, "received_ns": time.monotonic_ns(), **fields}
         )
         sink = sink or RecordingSink(name, self.log)
@@ -356,7 +356,7 @@ class Seam:
             own = details[index] if details else {}
             key = (each, *sorted(own.items()))
             if key not in shared:
-                fields = MemberFields(**own)
+                fields = RequestFields(**own)
                 shared[key] = shared_request("m", signature, time.monotonic_ns(), fields, rows=each)
             requests.append(shared[key])
         members = make_members(chunk, model, requests)

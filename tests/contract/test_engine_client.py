@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -154,7 +155,9 @@ def test_all_fields_of_a_request_reach_the_model(seam):
     instance.finish()
     seam.run()
 
-    assert {name: getattr(kept.request, name) for name in fields} == fields
+    read = {**msgspec.structs.asdict(kept.request.fields), "outputs": kept.request.outputs}
+    read["model_version"] = kept.request.model_version
+    assert {name: read[name] for name in fields} == fields
     assert kept.request.model_name == "m"
     assert kept.request.rows == 2
     assert kept.request.received_ns == call.inference.request.received_ns

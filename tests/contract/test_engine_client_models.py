@@ -125,14 +125,14 @@ def test_members_of_other_rows_priority_and_outputs_are_submitted_again(seam):
     model, (old,) = seam.doubling()
     values = [[1, 2, 3, 4], [5, 6]]
     chunk, members = seam.chunk(values, details=[{}, {"priority": 1}], wanted=("y",))
-    kept = [(each.request.priority, each.request.rows) for each in members]
+    kept = [(each.request.fields.priority, each.request.rows) for each in members]
     new, draining = replace(seam, model)
     seam.run()
     seam.finish(old, new)
     seam.loop.run_until_complete(draining)
 
     assert seam.ends.of(chunk) == [doubled(each, ("y",)) for each in values]
-    assert [(each.request.priority, each.request.rows) for each in members] == kept
+    assert [(each.request.fields.priority, each.request.rows) for each in members] == kept
 
 
 def test_request_on_its_way_that_the_new_model_does_not_take_is_refused(seam):

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from pytriton.base.errors import ResourceExhaustedError, UnavailableError
-from pytriton.base.messages import MemberFields
+from pytriton.base.messages import RequestFields
 from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec
 from pytriton.base.quotas import PrincipalQuotas, Quota
 from pytriton.serving.engine.quotas import Limit
@@ -327,7 +327,7 @@ def test_http_refusal_says_when_to_try_again(seam, monkeypatch, is_learned):
 
 
 def test_fields_keep_their_values_beside_a_principal():
-    fields = MemberFields("id", {"a": 1}, 2, 3, 4, 5)
+    fields = RequestFields("id", {"a": 1}, 2, 3, 4, 5)
 
-    assert fields.with_principal("alice") == MemberFields("id", {"a": 1}, 2, 3, 4, 5, "alice")
-    assert MemberFields().with_principal("alice").principal == "alice"
+    assert fields.with_principal("alice") == RequestFields("id", {"a": 1}, 2, 3, 4, 5, "alice")
+    assert RequestFields().with_principal("alice").principal == "alice"

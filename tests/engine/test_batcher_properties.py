@@ -53,8 +53,8 @@ class QueueModel:
         self.delayed: list[tuple[int, Inference]] = []  # in order of their deadlines
 
     def level(self, each: Inference) -> int:
-        in_range = 1 <= each.request.priority <= self.spec.priority_levels
-        return each.request.priority if in_range else self.spec.default_priority_level
+        in_range = 1 <= each.request.fields.priority <= self.spec.priority_levels
+        return each.request.fields.priority if in_range else self.spec.default_priority_level
 
     def policy(self, level: int) -> QueuePolicySpec:
         return self.spec.queue_policies.get(level, self.spec.default_queue_policy)
@@ -67,8 +67,8 @@ class QueueModel:
     def deadline(self, each: Inference, now_ns: int) -> int:
         policy = self.policy(self.level(each))
         timeout_us = policy.default_timeout_us
-        if policy.allow_timeout_override and each.request.timeout_us and timeout_us:
-            timeout_us = min(timeout_us, each.request.timeout_us)
+        if policy.allow_timeout_override and each.request.fields.timeout_us and timeout_us:
+            timeout_us = min(timeout_us, each.request.fields.timeout_us)
         return now_ns + 1000 * timeout_us if timeout_us else 0
 
     def in_order(self) -> list[Inference]:
@@ -77,9 +77,9 @@ class QueueModel:
         return [each for *_, each in sorted(ranked, key=lambda entry: entry[:2])]
 
     def discard(self, gone: list[Inference]) -> None:
-        names = {each.request.id for each in gone}
-        self.waiting = [entry for entry in self.waiting if entry[1].request.id not in names]
-        self.delayed = [entry for entry in self.delayed if entry[1].request.id not in names]
+        names = {each.request.fields.id for each in gone}
+        self.waiting = [entry for entry in self.waiting if entry[1].request.fields.id not in names]
+        self.delayed = [entry for entry in self.delayed if entry[1].request.fields.id not in names]
 
     def expire(self, now_ns: int) -> list[Inference]:
         due = [entry for entry in self.waiting if 0 < entry[1].deadline_ns <= now_ns]
@@ -121,13 +121,13 @@ class QueueModel:
 
     def greedy_batch(self, order: list[Inference]) -> list[Inference]:
         """As many as fit; those with another key are skipped, but only at one level."""
-        places = {each.request.id: (level, 0) for level, each in self.waiting}
-        places |= {each.request.id: (level, 1) for level, each in self.delayed}
+        places = {each.request.fields.id: (level, 0) for level, each in self.waiting}
+        places |= {each.request.fields.id: (level, 1) for level, each in self.delayed}
         batch: list[Inference] = []
         total = 0
         skipped_at = None
         for each in order:
-            place = places[each.request.id]
+            place = places[each.request.fields.id]
             if skipped_at is not None and place != skipped_at:
                 break
             if each.request.batch_key != order[0].request.batch_key:
@@ -160,7 +160,9 @@ class Simulation:
         deadlines = [each.deadline_ns for _, each in self.model.waiting if each.deadline_ns]
 
         assert len(self.batcher) == len(waiting)
-        assert sorted(self.left + [each.request.id for each in waiting]) == sorted(self.added)
+        assert sorted(self.left + [each.request.fields.id for each in waiting]) == sorted(
+            self.added
+        )
         assert self.batcher.next_deadline_ns() == min(deadlines, default=0)
 
     def add(self) -> None:
@@ -180,7 +182,7 @@ class Simulation:
         assert not self.model.is_full(each)
         assert each.queued_ns == self.now_ns
         assert each.deadline_ns == self.model.deadline(each, self.now_ns)
-        self.added.append(each.request.id)
+        self.added.append(each.request.fields.id)
         self.model.waiting.append((self.model.level(each), each))
 
     def wait(self) -> None:
@@ -192,7 +194,7 @@ class Simulation:
 
             assert self.batcher.expire(self.now_ns) == expected
             assert self.batcher.next_deadline_ns() != self.now_ns
-            self.left += [each.request.id for each in expected]
+            self.left += [each.request.fields.id for each in expected]
         self.now_ns = until_ns
 
     def oversleep(self) -> None:
@@ -206,12 +208,12 @@ class Simulation:
 
         assert self.batcher.next(self.now_ns) == expected
         assert self.batcher.expire(self.now_ns) == rejected
-        self.left += [each.request.id for each in rejected]
+        self.left += [each.request.fields.id for each in rejected]
         if isinstance(expected, list):
             assert sum(max(each.request.rows, 1) for each in expected) <= MAX_ROWS
             assert len({each.request.batch_key for each in expected}) == 1
             self.model.discard(expected)
-            self.left += [each.request.id for each in expected]
+            self.left += [each.request.fields.id for each in expected]
 
     def cancel(self) -> None:
         waiting = self.model.in_order()
@@ -221,7 +223,7 @@ class Simulation:
             assert self.batcher.remove(each)
             assert not self.batcher.remove(each)
             self.model.discard([each])
-            self.left.append(each.request.id)
+            self.left.append(each.request.fields.id)
 
 
 @given(spec=specs(), seed=st.integers(0, 2**32 - 1))

@@ -16,6 +16,7 @@ from pytriton.base.dtypes import BYTES, FP32, INT32, DataType
 from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.serving.engine.answer_cache import EXACT_BYTES, cache_key
 from pytriton.serving.engine.cache import ResponseStore
+from tests.fakes import infer_request
 
 
 def tensor(
@@ -30,7 +31,7 @@ def tensor(
 def request(*inputs: InferTensor, **fields: Any) -> InferRequest:
     inputs = inputs or (tensor(),)
     named = {each.name: each for each in inputs}
-    return InferRequest(model_name=fields.pop("model", "m"), inputs=named, **fields)
+    return infer_request(model_name=fields.pop("model", "m"), inputs=named, **fields)
 
 
 def test_lookup_gives_the_inserted_outputs_and_parameters():

@@ -14,7 +14,7 @@ from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.base.model_spec import ModelSpec, ModelTensor
 from pytriton.serving.engine.answer_cache import EXACT_BYTES, CacheKeys, cache_key
 from pytriton.serving.engine.validation import validate
-from tests.fakes import model_spec
+from tests.fakes import infer_request, model_spec
 
 A, B = b"\x01\x02\x03\x04", b"\x05\x06\x07\x08"
 
@@ -36,7 +36,7 @@ FIXED, VARIABLE = spec_of(1), spec_of(-1)
 def request(spec: ModelSpec, a: Any = A, b: Any = B, shape=(1, 1), **fields: Any) -> InferRequest:
     first, second = (each.dtype for each in spec.inputs.values())
     inputs = {"a": InferTensor("a", first, shape, a), "b": InferTensor("b", second, shape, b)}
-    made = InferRequest("m", fields.pop("inputs", inputs), **fields)
+    made = infer_request("m", fields.pop("inputs", inputs), **fields)
     validate(made, spec)
     return made
 

@@ -44,7 +44,7 @@ class Shared:
         counts: Counter = Counter()
         while sum(counts.values()) < rows:
             for each in self.take():
-                counts[each.request.principal] += each.request.rows or 1
+                counts[each.request.fields.principal] += each.request.rows or 1
         return counts
 
 
@@ -133,8 +133,8 @@ def test_requests_of_one_principal_keep_their_order():
     alice, bob = queue.add("alice", 9), queue.add("bob", 7)
     served = [each for _ in range(4) for each in queue.take()]
 
-    assert [each for each in served if each.request.principal == "alice"] == alice
-    assert [each for each in served if each.request.principal == "bob"] == bob
+    assert [each for each in served if each.request.fields.principal == "alice"] == alice
+    assert [each for each in served if each.request.fields.principal == "bob"] == bob
 
 
 def test_higher_priority_goes_first_whoever_sent_it():
@@ -171,7 +171,7 @@ def test_queue_that_stops_being_shared_keeps_its_requests():
     queue.batcher.share(None)
     batch = queue.take()
 
-    assert [each.request.principal for each in batch].count("alice") == 3
+    assert [each.request.fields.principal for each in batch].count("alice") == 3
     assert len(batch) == 5
 
 
@@ -328,5 +328,5 @@ def test_sequences_of_principals_take_turns_at_free_slots(scene):
         made.instance.finish()
         made.loop.run()
 
-    run = [batch.inferences[0].request.principal for batch in made.instance.batches]
+    run = [batch.inferences[0].request.fields.principal for batch in made.instance.batches]
     assert "bob" in run[:3]

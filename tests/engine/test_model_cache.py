@@ -31,7 +31,7 @@ def ask(scene, value, **fields):
 def finish(scene, value, instance=0):
     outputs = [InferTensor("y", FP32, (1,), memoryview(bytes([value, 0, 0, 0])))]
     running = scene.instances[instance].running[0]
-    response = InferResponse("m", "1", running.inferences[0].request.id, outputs, {"p": 1})
+    response = InferResponse("m", "1", running.inferences[0].request.fields.id, outputs, {"p": 1})
     scene.instances[instance].report(running, [Outcome(0, response)])
 
 

@@ -20,12 +20,12 @@ def reschedule(scene, position=0):
 def test_rescheduled_request_is_executed_again_and_answered_once(scene):
     one = scene(iterative=True)
     (submitted,) = one.submit()
-    assert (submitted.request.correlation_id, submitted.request.flags) == (1, 1)
+    assert (submitted.request.fields.correlation_id, submitted.request.fields.flags) == (1, 1)
 
     reschedule(one)
     assert one.instance.sizes == [1, 1]
     assert one.instance.running[0].inferences == [submitted]
-    assert (submitted.request.correlation_id, submitted.request.flags) == (1, 0)
+    assert (submitted.request.fields.correlation_id, submitted.request.fields.flags) == (1, 0)
 
     one.instance.finish()
     one.check_all_answered(repeated_executions=1)
@@ -83,7 +83,7 @@ def test_rescheduled_request_is_executed_again_although_another_ended_before_it(
 def test_sequences_of_one_request_have_ids_of_their_own_unless_clients_name_them(scene):
     one = scene(iterative=True, concurrency=3)
     submitted = [*one.submit(), *one.submit(correlation_id=77), *one.submit()]
-    assert [each.request.correlation_id for each in submitted] == [1, 77, 2]
+    assert [each.request.fields.correlation_id for each in submitted] == [1, 77, 2]
 
 
 def test_rescheduling_is_an_error_where_the_model_has_no_such_sequences(scene):

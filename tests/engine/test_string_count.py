@@ -180,7 +180,7 @@ def test_requests_of_a_sequence_stay_in_order_while_strings_are_counted(gate):
         sent = []
         for count, correlation_id in ((MANY, 7), (1, 7), (MANY, 7), (2, 7), (1, 8), (1, 0), (3, 7)):
             request = request_of(varied(count))
-            request.correlation_id = correlation_id
+            request.fields.correlation_id = correlation_id
             sent.append(engine.infer(request, Sink()))
         assert taken == sent[4:6]  # they are of no sequence or of another one
         sent[3].cancel()

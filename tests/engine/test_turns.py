@@ -299,7 +299,7 @@ def test_sequences_wait_for_the_turn_of_their_instance(server, candidates):
             break
         (instance,) = busy
         for each in instance.running[0].inferences:
-            placed.setdefault(each.request.correlation_id, set()).add(instance)
+            placed.setdefault(each.request.fields.correlation_id, set()).add(instance)
         instance.finish()
         server.loop.run()
 

@@ -45,7 +45,7 @@ class AnsweringService(OpenAIService):
             output = rows(*[[1.0, 2.0]] * inference.request.inputs["input"].shape[0])
         else:
             output = text("ok")
-        response = InferResponse(name, "1", inference.request.id, [output])
+        response = InferResponse(name, "1", inference.request.fields.id, [output])
         now_ns = time.monotonic_ns()
         batch = RunningBatch(1, [inference], now_ns, {0})
         self.instances[name]._model.on_outcomes(

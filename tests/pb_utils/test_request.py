@@ -20,7 +20,7 @@ from triton_python_backend_utils import (
 )
 
 from pytriton.base.messages import TraceContext
-from pytriton.runtime.pb_utils.request import RequestFields
+from pytriton.runtime.pb_utils.request import ReceivedFields
 from tests.pb_utils.fakes import FakeBatch, FakeCall, FakeContext
 
 TENSOR = Tensor("IN", np.zeros(1))
@@ -39,7 +39,7 @@ def receive(context=None, **changes):
         "timeout": 50,
         "parameters": {"a": 1.5},
     }
-    fields = RequestFields(**{**arguments, **changes})
+    fields = ReceivedFields(**{**arguments, **changes})
     batch = FakeBatch([FakeContext() if context is None else context])
     (request,) = InferenceRequest.received(batch, [[TENSOR]], ["OUT"], {}, {0: fields})
     return request
@@ -157,7 +157,7 @@ def test_received_requests_have_what_is_at_their_position():
         [(TENSOR,), (), (TENSOR, TENSOR)],
         ["A", "B"],
         {1: ["B"]},
-        {2: RequestFields("2", parameters={"a": 1})},
+        {2: ReceivedFields("2", parameters={"a": 1})},
     )
     second.get_response_sender().send(InferenceResponse(), 1)
 

@@ -48,7 +48,7 @@ class CallingFake(FakeInstance):
 
     def principal_of(self, batch_id: int) -> str:
         running = [batch.inferences for batch in self.running if batch.id == batch_id]
-        principals = {each.request.principal for batch in running for each in batch}
+        principals = {each.request.fields.principal for batch in running for each in batch}
         return principals.pop() if len(principals) == 1 else ""
 
 

@@ -23,7 +23,7 @@ def test_call_belongs_to_the_principal_of_its_request_and_is_not_charged():
     instance.finish()
     world.loop.run()
 
-    assert called.request.principal == "alice"
+    assert called.request.fields.principal == "alice"
     assert not sink.refusals
     assert inner.quotas.account_of("alice").requests == 0
     assert outer.quotas.account_of("alice").requests == 1
@@ -41,4 +41,4 @@ def test_call_of_a_batch_of_several_principals_belongs_to_nobody():
     (called,) = inner.instances[0].running[0].inferences
 
     assert len(outer.instances[0].running[0].inferences) == 2
-    assert called.request.principal == ""
+    assert called.request.fields.principal == ""

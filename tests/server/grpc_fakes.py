@@ -126,15 +126,15 @@ class FakeEngine:
         self.cancelled.append(inference)
 
     def pause(self, inference: Inference) -> None:
-        self.flow.append(("pause", inference.request.id))
+        self.flow.append(("pause", inference.request.fields.id))
 
     def resume(self, inference: Inference) -> None:
-        self.flow.append(("resume", inference.request.id))
+        self.flow.append(("resume", inference.request.fields.id))
 
     # What a test makes it do
 
     def inference(self, request_id: str) -> Inference:
-        (found,) = [each for each in self.inferences if each.request.id == request_id]
+        (found,) = [each for each in self.inferences if each.request.fields.id == request_id]
         return found
 
     def answer(

@@ -76,7 +76,7 @@ class ScriptedInstance:
         response = None
         if outputs:
             name = self._model.spec.name
-            response = InferResponse(name, "1", inference.request.id, list(outputs), **more)
+            response = InferResponse(name, "1", inference.request.fields.id, list(outputs), **more)
         self._report(inference, Outcome(0, response, None, final))
 
     def answer_burst(self, burst: ResponseBurst, index: int = 0) -> None:

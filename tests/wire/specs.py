@@ -7,6 +7,7 @@ from pytriton.base import dtypes
 from pytriton.base.dtypes import DataType
 from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.base.model_spec import ModelSpec, ModelTensor
+from tests.fakes import infer_request
 
 
 def tensor_spec(
@@ -64,4 +65,4 @@ ADD_SUB = model_spec(
 
 def request(*tensors: InferTensor, **fields: object) -> InferRequest:
     inputs = {tensor.name: tensor for tensor in tensors}
-    return InferRequest("model", inputs, **fields)
+    return infer_request("model", inputs, **fields)

@@ -31,12 +31,12 @@ def parse(document, spec=ADD_SUB):
 def test_members_become_inputs_and_parameters():
     request = parse({"id": "x", "a": 1, "b": [2], "color": "red", "n": 3, "parameters": {"m": 1.5}})
 
-    assert request.id == "x"
+    assert request.fields.id == "x"
     assert {name: tensor.shape for name, tensor in request.inputs.items()} == {
         "a": (1, 1),
         "b": (1, 1),
     }
-    assert request.parameters == {"id": "x", "color": "red", "n": 3, "m": 1.5}
+    assert request.fields.parameters == {"id": "x", "color": "red", "n": 3, "m": 1.5}
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_member_that_is_ignored_is_refused_with_the_nearest_input(member, hint):
     assert refusal.value.message == (
         f"model '{spec.name}' has no input '{member}'{hint} Its inputs are: name, excited"
     )
-    assert parse({"name": "Ada", member: True}, spec).parameters == {member: True}
+    assert parse({"name": "Ada", member: True}, spec).fields.parameters == {member: True}
 
 
 def annotated(dtype, dims, max_batch_size=0, nullable=()):
@@ -133,7 +133,11 @@ def test_function_without_parameters_takes_an_id_a_sequence_and_named_parameters
 
     request = parse({"id": "x", "a": 1, "sequence_id": 7, "parameters": {"m": 1}}, sequence)
 
-    assert (request.id, request.correlation_id, request.parameters["m"]) == ("x", 7, 1)
+    assert (request.fields.id, request.fields.correlation_id, request.fields.parameters["m"]) == (
+        "x",
+        7,
+        1,
+    )
 
 
 def test_nested_member_can_be_an_input():
@@ -180,8 +184,8 @@ def test_first_of_repeated_parameters_counts():
 
     request = parse_generate(b'{"id":"x","IN":1,"a":1,"a":[],"id":"y"}', spec)
 
-    assert request.id == "x"
-    assert request.parameters["a"] == 1
+    assert request.fields.id == "x"
+    assert request.fields.parameters["a"] == 1
 
 
 def test_input_named_like_the_nested_object_is_refused():
@@ -245,15 +249,23 @@ def test_members_of_a_sequence_are_read_for_sequence_models():
     request = parse({"IN": 1, "sequence_id": 5, "sequence_start": True}, spec)
     nested = parse({"IN": 1, "parameters": {"sequence_id": "five", "sequence_end": True}}, spec)
 
-    assert (request.correlation_id, request.flags, request.parameters) == (5, 1, {})
-    assert (nested.correlation_id, nested.flags, nested.parameters) == ("five", 2, {})
+    assert (request.fields.correlation_id, request.fields.flags, request.fields.parameters) == (
+        5,
+        1,
+        {},
+    )
+    assert (nested.fields.correlation_id, nested.fields.flags, nested.fields.parameters) == (
+        "five",
+        2,
+        {},
+    )
 
 
 def test_members_of_a_sequence_are_parameters_of_other_models():
     request = parse({"IN": 1, "sequence_id": 5, "sequence_start": True}, single(dtypes.INT32))
 
-    assert (request.correlation_id, request.flags) == (0, 0)
-    assert request.parameters == {"sequence_id": 5, "sequence_start": True}
+    assert (request.fields.correlation_id, request.fields.flags) == (0, 0)
+    assert request.fields.parameters == {"sequence_id": 5, "sequence_start": True}
 
 
 def test_flag_of_a_sequence_has_to_be_a_boolean():

@@ -41,7 +41,7 @@ def in_binary(name, size):
 def test_request_has_its_id_and_inputs():
     request, output_format = parse({"id": "x", "inputs": [A, B], "unknown": {}})
 
-    assert (request.model_name, request.id, request.outputs) == ("model", "x", None)
+    assert (request.model_name, request.fields.id, request.outputs) == ("model", "x", None)
     assert request.inputs["a"].data == struct.pack("<f", 1.5)
     assert request.inputs["b"].shape == (1, 1)
     assert request.inputs["b"].dtype is dtypes.FP32
@@ -85,9 +85,9 @@ def test_known_parameters_are_consumed():
 
     request, output_format = parse({"inputs": [A], "parameters": parameters})
 
-    assert (request.priority, request.timeout_us) == (3, 7)
-    assert (request.correlation_id, request.flags) == (2**64 - 1, 1)
-    assert request.parameters == {"mine": "x", "long": float(2**63)}
+    assert (request.fields.priority, request.fields.timeout_us) == (3, 7)
+    assert (request.fields.correlation_id, request.fields.flags) == (2**64 - 1, 1)
+    assert request.fields.parameters == {"mine": "x", "long": float(2**63)}
     assert output_format is ALL_BINARY
 
 
@@ -103,8 +103,8 @@ def test_known_parameters_are_consumed():
 def test_place_in_a_sequence_is_carried(parameters, expected):
     request, _ = parse({"inputs": [A], "parameters": parameters})
 
-    assert (request.correlation_id, request.flags) == expected
-    assert request.parameters == {}
+    assert (request.fields.correlation_id, request.fields.flags) == expected
+    assert request.fields.parameters == {}
 
 
 @pytest.mark.parametrize("value", [-1, 2**64, True, 1.5, None])
@@ -126,7 +126,7 @@ def test_parameters_are_not_shared_between_requests():
     first, _ = parse({"inputs": [A], "parameters": {"x": 1}})
     second, _ = parse({"inputs": [A]})
 
-    assert (first.parameters, second.parameters) == ({"x": 1}, {})
+    assert (first.fields.parameters, second.fields.parameters) == ({"x": 1}, {})
 
 
 def test_listed_outputs_have_their_form():
@@ -255,6 +255,6 @@ def test_null_is_none_where_the_type_says_so(dtype):
     body = json.dumps({"id": "x", "inputs": [null, number]}).encode()
 
     request, _ = parse_infer(body, None, nullable)
-    assert (request.id, list(request.inputs)) == ("x", ["OTHER"])
+    assert (request.fields.id, list(request.inputs)) == ("x", ["OTHER"])
     with pytest.raises(InvalidArgumentError, match="input 'IN'"):
         parse_infer(body, None, spec)

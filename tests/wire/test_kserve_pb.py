@@ -188,8 +188,8 @@ def test_request_has_what_the_message_says():
     built = build(request)
 
     made = built.request
-    assert (made.id, made.priority, made.timeout_us) == ("seven", 2, 500)
-    assert made.parameters == {"mine": 1.5}
+    assert (made.fields.id, made.fields.priority, made.fields.timeout_us) == ("seven", 2, 500)
+    assert made.fields.parameters == {"mine": 1.5}
     assert made.outputs == ("y", "z")
     assert made.inputs["x"].data == b"\0\0\x80\x3f"
     assert built.class_counts == {"y": 3}
@@ -241,8 +241,8 @@ def test_typed_strings_get_their_lengths():
 def test_place_in_a_sequence_is_carried(parameters, expected):
     request = build(message("m", parameters=parameters)).request
 
-    assert (request.correlation_id, request.flags) == expected
-    assert request.parameters == {}
+    assert (request.fields.correlation_id, request.fields.flags) == expected
+    assert request.fields.parameters == {}
 
 
 @pytest.mark.parametrize(

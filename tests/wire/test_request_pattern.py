@@ -11,7 +11,7 @@ import pytest
 
 from pytriton.base import dtypes
 from pytriton.base.errors import ServerError
-from pytriton.base.messages import MemberFields
+from pytriton.base.messages import RequestFields
 from pytriton.protocol.json_columns import (
     MAX_OUTPUT_TEXTS,
     MAX_PARAMETER_TEXTS,
@@ -61,7 +61,7 @@ def inputs_by(pattern: HttpRequestPattern, text: bytes) -> list[bytes] | None:
     if read is None:
         return None
     inputs, fields = read
-    assert fields == MemberFields()
+    assert fields == RequestFields()
     return list(inputs)
 
 
@@ -188,7 +188,7 @@ def test_binary_inputs_are_the_bytes_behind_the_json():
     text = body(BINARY_A, BINARY_B)
     pattern = pattern_for(text, b"123456789")
 
-    assert pattern.read(text, b"abcdefghi") == ((b"abcdefgh", b"i"), MemberFields())
+    assert pattern.read(text, b"abcdefghi") == ((b"abcdefgh", b"i"), RequestFields())
     assert pattern.split(b"abcdefghi") == (b"abcdefgh", b"i")
     for tail in (b"", b"abcdefgh", b"abcdefghij"):
         assert pattern.read(text, tail) is None
@@ -208,13 +208,13 @@ def test_binary_inputs_may_be_beside_others():
 @pytest.mark.parametrize(
     "parameters, fields",
     [
-        ({}, MemberFields()),
-        ({"priority": 3, "timeout": 7}, MemberFields(priority=3, timeout_us=7)),
-        ({"x": 1, "y": "z", "b": True}, MemberFields(parameters={"x": 1, "y": "z", "b": True})),
-        ({"sequence_id": 7}, MemberFields(correlation_id=7)),
-        ({"sequence_id": "a", "sequence_start": True}, MemberFields(correlation_id="a", flags=1)),
-        ({"sequence_end": True, "sequence_id": 7}, MemberFields(correlation_id=7, flags=2)),
-        ({"binary_data_output": False}, MemberFields()),
+        ({}, RequestFields()),
+        ({"priority": 3, "timeout": 7}, RequestFields(priority=3, timeout_us=7)),
+        ({"x": 1, "y": "z", "b": True}, RequestFields(parameters={"x": 1, "y": "z", "b": True})),
+        ({"sequence_id": 7}, RequestFields(correlation_id=7)),
+        ({"sequence_id": "a", "sequence_start": True}, RequestFields(correlation_id="a", flags=1)),
+        ({"sequence_end": True, "sequence_id": 7}, RequestFields(correlation_id=7, flags=2)),
+        ({"binary_data_output": False}, RequestFields()),
     ],
 )
 def test_ids_and_parameters_may_differ(parameters, fields):
@@ -224,7 +224,7 @@ def test_ids_and_parameters_may_differ(parameters, fields):
         _, read = pattern.read(body(A, B, parameters=parameters), b"")
         assert read == fields
     _, read = pattern.read(body(A, B, id="\u00fc", parameters=parameters), b"")
-    assert read == MemberFields(
+    assert read == RequestFields(
         "\u00fc",
         fields.parameters,
         fields.priority,
@@ -286,7 +286,7 @@ def test_binary_strings_of_any_length_are_read(strings):
     pattern = pattern_for(request(len(learned)), learned + b"1")
     data = dtypes.encode_bytes(strings)
 
-    assert pattern.read(request(len(data)), data + b"x") == ([data, b"x"], MemberFields())
+    assert pattern.read(request(len(data)), data + b"x") == ([data, b"x"], RequestFields())
     wrong = [data[:-1], data + b"\0", data[4:], data * 2, b"", b"\xff" * 8]
     for each in wrong:
         if each != data:
@@ -300,6 +300,6 @@ def test_one_binary_string_is_checked():
     data = dtypes.encode_bytes([b"hello"])
     pattern = pattern_for(body(binary(text, len(data))), data)
 
-    assert pattern.read(body(binary(text, len(data))), data) == ([data], MemberFields())
+    assert pattern.read(body(binary(text, len(data))), data) == ([data], RequestFields())
     for wrong in (b"", b"\0\0\0", b"\1\0\0\0", b"\1\0\0\0ab", dtypes.encode_bytes([b"", b""])):
         assert pattern.read(body(binary(text, len(wrong))), wrong) is None

@@ -195,41 +195,12 @@ class RequestGroup(msgspec.Struct):
     error: Any = None  # the refusal
 
 
-class InferRequest(msgspec.Struct, eq=False):
-    """One request of a client: a plain record, which may be sent to another process.
+class RequestFields(msgspec.Struct, array_like=True, gc=False):
+    """What a request says of itself, beside the model, its tensors and the outputs that it wants.
 
-    While the engine serves it, its state is in `pytriton.runtime.executor.inference.Inference`.
+    Whoever reads a request fills them. After that several may share one record, so a change is a
+    new record.
     """
-
-    model_name: str
-    inputs: dict[str, InferTensor]
-    model_version: str = ""
-    id: str = ""
-    outputs: tuple[str, ...] | None = None  # requested names; None: all
-    parameters: dict[str, ParameterValue] = {}
-    priority: int = 0
-    timeout_us: int = 0
-    correlation_id: int | str = 0  # of a sequence
-    flags: int = 0  # 1: its first request, 2: its last
-    received_ns: int = 0  # time.monotonic_ns() when the front end had the whole request
-    call_depth: int = 0  # number of nested calls between models that led to this request
-    # Whether data of inputs or places for outputs are in shared memory of the client. The front end
-    # that reads the request copies them, so no model sees it.
-    uses_regions: bool = False
-    path: RequestPath = RequestPath.UNCOUNTED
-    operation: str = ""  # of OpenAI's routes, in the words of OpenTelemetry: chat, for example
-    principal: str = ""  # who sent it; empty: nobody that the server knows
-    device: DeviceUse | None = None  # None: none of its tensors is in GPU memory
-    device_wish: DeviceWish | None = None  # None: its outputs are wanted on the host
-    group: RequestGroup | None = None  # None: it is all that its client asked for
-
-    # Set when the request is validated against its model.
-    rows: int = 1  # batch dimension; 1 if the model has none
-    batch_key: Any = None  # only requests with equal keys share a batch
-
-
-class MemberFields(msgspec.Struct, frozen=True, gc=False):
-    """What a small request has of its own, beside the bytes of its inputs."""
 
     id: str = ""
     parameters: dict[str, ParameterValue] = {}
@@ -239,44 +210,62 @@ class MemberFields(msgspec.Struct, frozen=True, gc=False):
     flags: int = 0  # 1: the first request of its sequence, 2: the last
     principal: str = ""  # who sent it; empty: nobody that the server knows
 
-    @classmethod
-    def of(cls, request: InferRequest) -> MemberFields:
-        """Returns those of a request."""
-        return cls(
-            request.id,
-            request.parameters,
-            request.priority,
-            request.timeout_us,
-            request.correlation_id,
-            request.flags,
-            request.principal,
-        )
+    if TYPE_CHECKING:
 
-    def with_id(self, request_id: str) -> MemberFields:
+        def __copy__(self) -> RequestFields: ...  # msgspec has it
+
+    def changed(self, **changes: Any) -> RequestFields:
+        """Returns the same with other values."""
+        return msgspec.structs.replace(self, **changes)
+
+    def with_id(self, request_id: str) -> RequestFields:
         """Returns the same with an id."""
-        return MemberFields(
-            request_id,
-            self.parameters,
-            self.priority,
-            self.timeout_us,
-            self.correlation_id,
-            self.flags,
-            self.principal,
-        )
+        made = self.__copy__()  # `changed` takes three times as long
+        made.id = request_id
+        return made
 
-    def with_principal(self, principal: str) -> MemberFields:
+    def with_principal(self, principal: str) -> RequestFields:
         """Returns the same with a principal."""
         if self is NO_FIELDS:
             return _fields_of(principal)
-        return msgspec.structs.replace(self, principal=principal)
+        made = self.__copy__()
+        made.principal = principal
+        return made
 
 
-NO_FIELDS = MemberFields()
+NO_FIELDS = RequestFields()  # shared by all that have none
 
 
 @functools.lru_cache(maxsize=1024)  # requests with nothing else of their own share a record
-def _fields_of(principal: str) -> MemberFields:
-    return MemberFields(principal=principal)
+def _fields_of(principal: str) -> RequestFields:
+    return RequestFields(principal=principal)
+
+
+class InferRequest(msgspec.Struct, eq=False):
+    """One request of a client: a plain record, which may be sent to another process.
+
+    While the engine serves it, its state is in `pytriton.runtime.executor.inference.Inference`.
+    """
+
+    model_name: str
+    inputs: dict[str, InferTensor]
+    model_version: str = ""
+    fields: RequestFields = msgspec.field(default_factory=RequestFields)
+    outputs: tuple[str, ...] | None = None  # requested names; None: all
+    received_ns: int = 0  # time.monotonic_ns() when the front end had the whole request
+    call_depth: int = 0  # number of nested calls between models that led to this request
+    # Whether data of inputs or places for outputs are in shared memory of the client. The front end
+    # that reads the request copies them, so no model sees it.
+    uses_regions: bool = False
+    path: RequestPath = RequestPath.UNCOUNTED
+    operation: str = ""  # of OpenAI's routes, in the words of OpenTelemetry: chat, for example
+    device: DeviceUse | None = None  # None: none of its tensors is in GPU memory
+    device_wish: DeviceWish | None = None  # None: its outputs are wanted on the host
+    group: RequestGroup | None = None  # None: it is all that its client asked for
+
+    # Set when the request is validated against its model.
+    rows: int = 1  # batch dimension; 1 if the model has none
+    batch_key: Any = None  # only requests with equal keys share a batch
 
 
 class InferResponse(msgspec.Struct, gc=False):

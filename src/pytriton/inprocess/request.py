@@ -93,15 +93,15 @@ def engine_request(request: InferenceRequest) -> InferRequest:
         received_ns=time.monotonic_ns(),
     )
     if request.parameters:
-        record.parameters = _checked_parameters(request.parameters)
+        record.fields.parameters = _checked_parameters(request.parameters)
     if request.request_id is not None:
-        record.id = _checked(request, "request_id", str)
+        record.fields.id = _checked(request, "request_id", str)
     if request.correlation_id is not None:
-        record.correlation_id = _checked(request, "correlation_id", int, str)
+        record.fields.correlation_id = _checked(request, "correlation_id", int, str)
     if request.flags or request.priority or request.timeout:
-        record.flags = _checked(request, "flags", int)
-        record.priority = _checked(request, "priority", int)
-        record.timeout_us = _checked(request, "timeout", int)
+        record.fields.flags = _checked(request, "flags", int)
+        record.fields.priority = _checked(request, "priority", int)
+        record.fields.timeout_us = _checked(request, "timeout", int)
     return record
 
 

@@ -86,7 +86,7 @@ def request_from_members(
     """
     request = InferRequest(spec.name, {}, model_version)
     if "id" in document:
-        request.id = text_member(document, "id")
+        request.fields.id = text_member(document, "id")
     for key in names_in(document):
         if key == "parameters":
             _read_nested(document[key], request, spec)
@@ -202,14 +202,14 @@ def _read_member(key: str, value: Any, request: InferRequest, spec: ModelSpec) -
     expected = spec.inputs.get(key)
     if expected is None:
         if key in SEQUENCE_MEMBERS and spec.sequence is not None:
-            read_sequence_member({key: value}, key, request)
+            read_sequence_member({key: value}, key, request.fields)
             return
         refuse_reserved(key)
-        request.parameters[key] = parameter_value(key, value)
+        request.fields.parameters[key] = parameter_value(key, value)
         return
     if key in request.inputs:
         raise InvalidArgumentError(
-            f"{request_prefix(request.id)}input '{key}' already exists in request"
+            f"{request_prefix(request.fields.id)}input '{key}' already exists in request"
         )
     try:
         shape, data = _read_elements(value, expected, spec)

@@ -20,7 +20,7 @@ import orjson
 
 from pytriton.base.dtypes import BYTES, FP32, FP64, decode_bytes, encode_bytes, walk_bytes
 from pytriton.base.errors import ServerError
-from pytriton.base.messages import NO_FIELDS, InferRequest, MemberFields
+from pytriton.base.messages import NO_FIELDS, InferRequest, RequestFields
 from pytriton.protocol.columns import structure_of
 from pytriton.protocol.kserve_json import OutputChoice, OutputFormat, Unsigned, read_parameters
 from pytriton.protocol.tensor_json import SMALL_ELEMENTS, json_type, struct_code
@@ -142,7 +142,7 @@ class HttpRequestPattern:
         self._decode: Any = msgspec.json.Decoder(root).decode
         self._default = form.default
         self._output_texts: set[bytes] = set()
-        self._parameters: dict[bytes, MemberFields] = {}
+        self._parameters: dict[bytes, RequestFields] = {}
 
     def learn(self, text: bytes, tail: bytes, request: InferRequest) -> bool:
         """Accept how a request of the form has written its outputs.
@@ -160,11 +160,11 @@ class HttpRequestPattern:
         if read is None:
             return False
         inputs, fields = read
-        return [*inputs] == [bytes(each.data) for each in request.inputs.values()] and fields == (
-            MemberFields.of(request)
+        return [*inputs] == [bytes(each.data) for each in request.inputs.values()] and (
+            fields == request.fields
         )
 
-    def read(self, text: bytes, tail: bytes) -> tuple[Sequence[bytes], MemberFields] | None:
+    def read(self, text: bytes, tail: bytes) -> tuple[Sequence[bytes], RequestFields] | None:
         """Read a body: its JSON, and what follows.
 
         Returns the bytes of each input in the order of the form, and the rest of the request. None
@@ -231,18 +231,18 @@ class HttpRequestPattern:
         except struct.error:
             return None
 
-    def _read_parameters(self, text: bytes) -> MemberFields | None:
-        request = InferRequest("", {})
+    def _read_parameters(self, text: bytes) -> RequestFields | None:
+        fields = RequestFields()
         try:
             parameters = msgspec.json.decode(text, type=dict[str, Any])
-            is_binary = read_parameters(parameters, request)
+            is_binary = read_parameters(parameters, fields)
         except (ServerError, *_OTHERWISE):
             return None
         if is_binary is not self._default.binary:
             return None
         if len(self._parameters) >= MAX_PARAMETER_TEXTS:
             self._parameters.clear()
-        fields = self._parameters[text] = MemberFields.of(request)
+        self._parameters[text] = fields
         return fields
 
 

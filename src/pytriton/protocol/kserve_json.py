@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from pytriton.base import dtypes
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError
-from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.base.messages import InferRequest, InferTensor, RequestFields
 from pytriton.base.request_words import (
     came_words,
     no_json,
@@ -140,9 +140,9 @@ def request_from_document(
     read_data: Callable[[Any, DataType, int, str], Buffer] = tensor_from_json,
 ) -> tuple[InferRequest, OutputFormat]:
     """Build a request like `parse_infer`; `read_data` converts the data of inputs in the JSON."""
-    request = InferRequest(spec.name, {}, model_version, document.id)
+    request = InferRequest(spec.name, {}, model_version, RequestFields(document.id))
     output_format = ALL_JSON
-    if document.parameters and read_parameters(document.parameters, request):
+    if document.parameters and read_parameters(document.parameters, request.fields):
         output_format = ALL_BINARY
     try:
         end = _read_inputs(document.inputs, body, header_length, request, read_data)
@@ -165,21 +165,21 @@ def request_from_document(
     return request, output_format
 
 
-def read_parameters(parameters: dict[str, Any], request: InferRequest) -> bool:
+def read_parameters(parameters: dict[str, Any], fields: RequestFields) -> bool:
     """Read the request's parameters; returns whether outputs are binary by default."""
     binary = False
     for key, value in parameters.items():
         if key == "binary_data_output":
             binary = boolean_member(parameters, key)
         elif key == "priority":
-            request.priority = unsigned_member(parameters, key)
+            fields.priority = unsigned_member(parameters, key)
         elif key == "timeout":
-            request.timeout_us = unsigned_member(parameters, key)
+            fields.timeout_us = unsigned_member(parameters, key)
         elif key in SEQUENCE_MEMBERS:
-            read_sequence_member(parameters, key, request)
+            read_sequence_member(parameters, key, fields)
         else:
             refuse_reserved(key)
-            request.parameters[key] = parameter_value(key, value)
+            fields.parameters[key] = parameter_value(key, value)
     return binary
 
 
@@ -204,7 +204,7 @@ def _read_inputs(
             raise _description_error(entry, dtype, count)
         if name in inputs:
             raise InvalidArgumentError(
-                f"{request_prefix(request.id)}input '{name}' already exists in request"
+                f"{request_prefix(request.fields.id)}input '{name}' already exists in request"
             )
         if size is None:
             content = read_data(data, dtype, count, name)

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from pytriton.base import dtypes
 from pytriton.base.dtypes import DataType
 from pytriton.base.errors import InternalError, InvalidArgumentError
-from pytriton.base.messages import InferRequest, InferTensor, ParameterValue
+from pytriton.base.messages import InferRequest, InferTensor, ParameterValue, RequestFields
 from pytriton.base.model_spec import ModelSpec
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.protobuf_fields import LENGTH, FieldError, split_fields
@@ -413,10 +413,10 @@ def build_request(parsed: ParsedMessage, raw: Sequence[Buffer], spec: ModelSpec)
     Raises:
         ServerError: The request is malformed; the text is Triton's.
     """
-    request = InferRequest(spec.name, {}, parsed.model_version, parsed.id)
+    request = InferRequest(spec.name, {}, parsed.model_version, RequestFields(parsed.id))
     wants_empty_final = False
     if parsed.parameters:
-        wants_empty_final = read_parameters(parsed.parameters, request)
+        wants_empty_final = read_parameters(parsed.parameters, request.fields)
     _add_inputs(parsed, raw, request)
     built = BuiltRequest(request, wants_empty_final=wants_empty_final)
     if parsed.outputs:
@@ -449,7 +449,7 @@ def _add_inputs(parsed: ParsedMessage, raw: Sequence[Buffer], request: InferRequ
     for name, dtype, shape, contents, parameters in parsed.inputs:
         if name in inputs:
             raise InvalidArgumentError(
-                f"[request id: {request.id or '<id_unknown>'}] "
+                f"[request id: {request.fields.id or '<id_unknown>'}] "
                 f"input '{name}' already exists in request"
             )
         place = None if parameters is None else place_from_message(parameters, name)
@@ -481,8 +481,8 @@ def _add_inputs(parsed: ParsedMessage, raw: Sequence[Buffer], request: InferRequ
         inputs[name] = InferTensor(name, dtype, shape, data)
 
 
-def read_parameters(parameters: Mapping[str, PbParameter], request: InferRequest) -> bool:
-    """Read the parameters for the model and for the scheduler into a request.
+def read_parameters(parameters: Mapping[str, PbParameter], fields: RequestFields) -> bool:
+    """Read the parameters for the model and for the scheduler into `fields`.
 
     Returns whether the client wants a final response even if it has no tensors.
 
@@ -495,7 +495,7 @@ def read_parameters(parameters: Mapping[str, PbParameter], request: InferRequest
         if known is not None:
             if choice not in known:
                 _refuse_type(key, known)
-            _read_known(key, choice, value, request)
+            _read_known(key, choice, value, fields)
         elif key == _EMPTY_FINAL:
             if choice != "bool_param":
                 _refuse_type(key, ("bool_param",))
@@ -506,7 +506,7 @@ def read_parameters(parameters: Mapping[str, PbParameter], request: InferRequest
                 f"following keys starting with 'triton_' are allowed: {_EMPTY_FINAL}"
             )
         elif choice in _CUSTOM_CHOICES:
-            request.parameters[key] = value
+            fields.parameters[key] = value
         else:
             raise InvalidArgumentError(
                 f"invalid value type for '{key}' parameter, expected int64_param, bool_param, or "
@@ -521,21 +521,21 @@ def _refuse_type(key: str, expected: Sequence[str]) -> NoReturn:
     )
 
 
-def _read_known(key: str, choice: str | None, value: Any, request: InferRequest) -> None:
+def _read_known(key: str, choice: str | None, value: Any, fields: RequestFields) -> None:
     if key in SEQUENCE_FLAGS:
         if value:
-            request.flags |= SEQUENCE_FLAGS[key]
+            fields.flags |= SEQUENCE_FLAGS[key]
     elif key == "sequence_id":
         if choice == "string_param":
-            request.correlation_id = check_sequence_id(value)
+            fields.correlation_id = check_sequence_id(value)
         else:  # the id is unsigned but the field is not: a large id is a negative number in it
-            request.correlation_id = value % 2**64
+            fields.correlation_id = value % 2**64
     elif key == "priority":
         if value < 0:
             raise InvalidArgumentError("invalid value for 'priority', expected value >= 0.")
-        request.priority = value
+        fields.priority = value
     elif key == "timeout":
-        request.timeout_us = value
+        fields.timeout_us = value
 
 
 def class_count(parameters: Mapping[str, Any]) -> int:

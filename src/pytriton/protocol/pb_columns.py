@@ -13,7 +13,7 @@ from itertools import chain, repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytriton.base.messages import InferRequest, InferResponse
+from pytriton.base.messages import InferResponse, RequestFields
 from pytriton.protocol.columns import blank_tensors, structure_of
 from pytriton.protocol.grpc.messages import PREFIX_BYTES, message_prefix
 from pytriton.protocol.kserve_pb import cached_parameters, read_parameter, read_parameters
@@ -136,18 +136,18 @@ def patterns_of_size(
         yield PbRequestPattern(layout, id_bytes, is_framed=is_framed) if is_possible else None
 
 
-def read_entries(entries: Iterable[bytes]) -> InferRequest:
-    """Returns a request without inputs that has these parameters.
+def read_entries(entries: Iterable[bytes]) -> RequestFields:
+    """Returns what a request with these parameters has of its own.
 
     Raises:
         ServerError: One of them is wrong.
         DecodeError: One of them is no entry.
     """
-    request = InferRequest("", {})
+    fields = RequestFields()
     read_parameters(
-        dict(cached_parameters.get(entry) or read_parameter(entry) for entry in entries), request
+        dict(cached_parameters.get(entry) or read_parameter(entry) for entry in entries), fields
     )
-    return request
+    return fields
 
 
 class ResponseLayout(NamedTuple):

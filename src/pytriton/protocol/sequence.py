@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import UnsupportedError
+from pytriton.base.messages import RequestFields
 from pytriton.protocol.json_text import boolean_member, text_member
 
 if TYPE_CHECKING:
-    from pytriton.base.messages import InferRequest
+    pass
 
 MAX_TEXT_LENGTH = 128
 # The parameters that mark a sequence's first and last request, as bits of `InferRequest.flags`.
@@ -33,17 +34,17 @@ _MAX_SEQUENCE_ID = 2**64 - 1
 SEQUENCE_MEMBERS = frozenset({"sequence_id", *SEQUENCE_FLAGS})
 
 
-def read_sequence_member(container: dict[str, Any], key: str, request: InferRequest) -> None:
+def read_sequence_member(container: dict[str, Any], key: str, fields: RequestFields) -> None:
     """Read the one of SEQUENCE_MEMBERS that `key` names.
 
     Raises:
         ServerError: It has another type, or the id is too long.
     """
     if key in SEQUENCE_FLAGS:
-        request.flags |= SEQUENCE_FLAGS[key] * boolean_member(container, key)
+        fields.flags |= SEQUENCE_FLAGS[key] * boolean_member(container, key)
         return
     value = container[key]
     if type(value) is int and 0 <= value <= _MAX_SEQUENCE_ID:
-        request.correlation_id = value
+        fields.correlation_id = value
     else:
-        request.correlation_id = check_sequence_id(text_member(container, key))
+        fields.correlation_id = check_sequence_id(text_member(container, key))

@@ -20,7 +20,7 @@ from pytriton.runtime.pb_utils.failures import TritonError
 from pytriton.runtime.pb_utils.request import (
     RELEASE_RESCHEDULE,
     InferenceRequest,
-    RequestFields,
+    ReceivedFields,
 )
 from pytriton.runtime.pb_utils.response import InferenceResponse
 from pytriton.runtime.pb_utils.runtime import current_runtime, set_runtime
@@ -259,7 +259,7 @@ class ModelHarness:
         if self._sequences is not None:
             tensors += self._sequences.inputs(request.correlation_id, flags)
             names = list(dict.fromkeys((*names, *state_output_names(self._spec))))
-        fields = RequestFields(
+        fields = ReceivedFields(
             request.id,
             request.correlation_id,
             flags,

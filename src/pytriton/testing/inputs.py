@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytriton.base import dtypes
-from pytriton.base.messages import InferRequest, InferResponse, InferTensor
+from pytriton.base.messages import InferRequest, InferResponse, InferTensor, RequestFields
 from pytriton.base.model_spec import ModelSpec, ModelTensor
 from pytriton.runtime.pb_utils.response import InferenceResponse
 from pytriton.runtime.pb_utils.tensor import Tensor
@@ -76,8 +76,8 @@ def _check(request: Request, tensors: list[Tensor], spec: ModelSpec) -> None:
     message = InferRequest(
         spec.name,
         {tensor.name(): _to_wire(tensor) for tensor in tensors},
-        None,  # type: ignore[arg-type]  # nothing is sent, only the tensors are read
-        id=request.id,
+        "",
+        RequestFields(request.id),
         outputs=None if request.outputs is None else tuple(request.outputs),
     )
     count_strings(message)
@@ -143,7 +143,9 @@ class HarnessSequences:
 
     def inputs(self, correlation_id: int | str, flags: int) -> list[Tensor]:
         """Returns the control inputs and states of a request."""
-        request = InferRequest(self._spec.name, {}, correlation_id=correlation_id)
+        request = InferRequest(
+            self._spec.name, {}, fields=RequestFields(correlation_id=correlation_id)
+        )
         states = self._states.setdefault(correlation_id, self._inputs.new_states())
         is_start, is_end = bool(flags & _SEQUENCE_START), bool(flags & _SEQUENCE_END)
         self._inputs.add(request, states, is_start=is_start, is_end=is_end)

@@ -16,7 +16,7 @@ from pytriton.serving.engine.ensemble.ensemble_rules import complete_ensemble
 from pytriton.serving.engine.ensemble.graph import make_graph
 from pytriton.serving.engine.model import Model
 from pytriton.serving.engine.rate_limiter import InstanceLimits, ResourceLimiter, Turns
-from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink
+from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink, infer_request
 
 
 def tensor(name: str, values: bytes = bytes(16), rows: int = 1) -> InferTensor:
@@ -72,7 +72,7 @@ class EnsembleRig:
     ) -> tuple[Inference, RecordingSink]:
         """Submit a request; its input is X unless others are given."""
         given = {each.name: each for each in inputs or (tensor("X"),)}
-        request = InferRequest(name, given, received_ns=self.clock.now_ns, **fields)
+        request = infer_request(name, given, received_ns=self.clock.now_ns, **fields)
         sink = RecordingSink()
         inference = self.engine.infer(request, sink)
         self.loop.run()

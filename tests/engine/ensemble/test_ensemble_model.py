@@ -14,7 +14,6 @@ from pytriton.base.messages import (
     DeviceExport,
     DevicePlace,
     DeviceUse,
-    InferRequest,
     InferTensor,
     TraceContext,
 )
@@ -29,7 +28,7 @@ from pytriton.serving.engine.stats import FailureReason
 from tests.e2e.waiting import DEADLINE_S
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 from tests.engine.ensemble.ensemble_rig import EnsembleRig, tensor
-from tests.fakes import RecordingSink
+from tests.fakes import RecordingSink, infer_request
 
 A, B = model_config("a"), model_config("b")
 CHAIN = ensemble_config(step("a", {"IN": "X"}, {"OUT": "t"}), step("b", {"IN": "t"}, {"OUT": "Y"}))
@@ -76,9 +75,13 @@ def test_steps_get_what_the_request_says(chain: EnsembleRig) -> None:
     chain.answer("a", tensor("OUT"))
     chain.answer("b", tensor("OUT"))
 
-    assert (request.id, request.parameters, request.outputs) == ("q", {"p": 1}, ("OUT",))
-    assert (request.priority, request.timeout_us, request.call_depth) == (2, 9, 4)
-    assert (request.correlation_id, request.flags) == ("s", 3)
+    assert (request.fields.id, request.fields.parameters, request.outputs) == (
+        "q",
+        {"p": 1},
+        ("OUT",),
+    )
+    assert (request.fields.priority, request.fields.timeout_us, request.call_depth) == (2, 9, 4)
+    assert (request.fields.correlation_id, request.fields.flags) == ("s", 3)
     assert sink.responses[0] is not None
     assert sink.responses[0].parameters == {
         "sequence_id": "s",
@@ -232,7 +235,7 @@ class Tracing(Observer):
         self.traces: list[Trace] = []
 
     def begun(self, members: Any) -> Any:
-        if members.requests[0].id != "traced":
+        if members.requests[0].fields.id != "traced":
             return None
         self.traces.append(Trace("whole"))
         return self.traces[-1]
@@ -247,7 +250,7 @@ def test_steps_of_a_traced_request_are_traced_as_its_children() -> None:
     rig.engine.observers.add("tracing", tracing)
     rig.add(CHAIN)
     sink = RecordingSink()
-    request = InferRequest("e", {"X": tensor("X")}, id="traced", received_ns=rig.clock.now_ns)
+    request = infer_request("e", {"X": tensor("X")}, id="traced", received_ns=rig.clock.now_ns)
     rig.engine.infer(request, sink)
     rig.loop.run()
     rig.answer("a", tensor("OUT"))

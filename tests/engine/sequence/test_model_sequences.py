@@ -48,7 +48,7 @@ def ask(scene, correlation_id, flags=0, **fields):
 
 def running_ids(instance):
     """The ids of the sequences of each running batch, 0 for a null request."""
-    return [[each.request.correlation_id for each in b.inferences] for b in instance.running]
+    return [[each.request.fields.correlation_id for each in b.inferences] for b in instance.running]
 
 
 def finish_all(scene):
@@ -65,7 +65,7 @@ def test_requests_of_a_sequence_run_one_after_the_other(sequences, correlation_i
     running = []
     while one.instance.running:
         (batch,) = one.instance.running
-        running.append([each.request.flags for each in batch.inferences])
+        running.append([each.request.fields.flags for each in batch.inferences])
         one.instance.finish()
 
     assert running == [[START], [0], [END]]

@@ -10,7 +10,7 @@ from msgspec import structs
 from pytriton.base import dtypes
 from pytriton.base.dtypes import BYTES, FP32, INT32
 from pytriton.base.errors import InternalError, InvalidArgumentError
-from pytriton.base.messages import InferRequest, InferResponse, InferTensor
+from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.model_spec import ControlSpec, SequenceControlKind, SequenceSpec, StateSpec
 from pytriton.runtime.transport.arena import Arena, block_bytes, find_block, give_up
 from pytriton.serving.engine.sequence.sequence_inputs import (
@@ -19,6 +19,7 @@ from pytriton.serving.engine.sequence.sequence_inputs import (
     state_output_names,
 )
 from pytriton.serving.engine.validation import validate
+from tests.fakes import infer_request
 from tests.wire.specs import model_spec, tensor_spec
 
 
@@ -49,7 +50,7 @@ def correlation(dtype):
 
 def make_request(correlation_id=5, outputs=None, shape=(1, 1)):
     tensor = InferTensor("x", FP32, shape, b"\1\2\3\4")
-    return InferRequest("m", {"x": tensor}, correlation_id=correlation_id, outputs=outputs)
+    return infer_request("m", {"x": tensor}, correlation_id=correlation_id, outputs=outputs)
 
 
 def response(*tensors):
@@ -299,7 +300,7 @@ def test_a_null_request_has_zeros_and_is_not_ready():
     assert {name: each.shape for name, each in null.inputs.items()} == {
         name: each.shape for name, each in like.inputs.items()
     }
-    assert (null.correlation_id, null.flags, null.id) == (0, 0, "")
+    assert (null.fields.correlation_id, null.fields.flags, null.fields.id) == (0, 0, "")
     assert (null.outputs, null.rows, null.batch_key) == (like.outputs, like.rows, like.batch_key)
 
 
@@ -310,7 +311,7 @@ def test_null_requests_of_one_shape_share_their_tensors():
     other = InferTensor("x", FP32, (1, 2), bytes(8))
 
     assert first.inputs["x"] is second.inputs["x"]
-    assert inputs.null_request(InferRequest("m", {"x": other})).inputs["x"].shape == (1, 2)
+    assert inputs.null_request(infer_request("m", {"x": other})).inputs["x"].shape == (1, 2)
 
 
 def test_names_of_added_inputs_and_states_are_known():

@@ -10,9 +10,10 @@ from msgspec import structs
 
 from pytriton.base.dtypes import FP32, INT32, UINT64
 from pytriton.base.errors import InternalError
-from pytriton.base.messages import InferRequest, InferResponse, InferTensor
+from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.model_spec import ControlSpec, SequenceControlKind, SequenceSpec, StateSpec
 from pytriton.serving.engine.sequence.sequence_inputs import SequenceInputs
+from tests.fakes import infer_request
 from tests.wire.specs import model_spec
 
 FIRST = np.array([7, 8], np.int32)
@@ -91,7 +92,7 @@ def test_states_belong_to_their_sequences(random_steps):
     inputs, oracle = SequenceInputs(SPEC), Oracle()
     states = {number: inputs.new_states() for number in oracle.states}
     for number, is_start, wanted, answer in random_steps:
-        request = InferRequest("model", {}, correlation_id=number, outputs=wanted)
+        request = infer_request("model", {}, correlation_id=number, outputs=wanted)
         inputs.add(request, states[number], is_start=is_start, is_end=False)
         if is_start:
             oracle.states[number] = oracle.first

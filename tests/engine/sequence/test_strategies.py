@@ -19,7 +19,7 @@ def oldest(**settings):
 
 
 def batches(instance):
-    return [[each.request.correlation_id for each in b.inferences] for b in instance.batches]
+    return [[each.request.fields.correlation_id for each in b.inferences] for b in instance.batches]
 
 
 def start(scene, *ids, **fields):
@@ -48,7 +48,7 @@ def test_direct_fills_slots_without_a_request(scene):
 
     assert batches(one.instance) == [[11, 0, 13]]
     null = one.instance.batches[0].inferences[1].request
-    assert (null.flags, null.id, null.rows) == (0, "", 1)
+    assert (null.fields.flags, null.fields.id, null.rows) == (0, "", 1)
 
 
 def test_direct_gives_new_sequences_the_lowest_slot(scene):

@@ -95,9 +95,13 @@ def test_call_hands_its_fields_on(world, sink):
 
     request = instance.running[0].inferences[0].request
     assert (request.model_name, request.model_version) == ("add", "1")
-    assert (request.outputs, request.id, request.inputs) == (("B",), "x", tensors())
-    assert (request.correlation_id, request.flags, request.timeout_us) == ("sequence", 3, 1000)
-    assert request.parameters == {"a": 1}
+    assert (request.outputs, request.fields.id, request.inputs) == (("B",), "x", tensors())
+    assert (request.fields.correlation_id, request.fields.flags, request.fields.timeout_us) == (
+        "sequence",
+        3,
+        1000,
+    )
+    assert request.fields.parameters == {"a": 1}
     assert request.received_ns > 0
 
 

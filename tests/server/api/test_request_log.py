@@ -10,7 +10,7 @@ import pytest
 
 from pytriton.base.dtypes import FP32
 from pytriton.base.errors import CancelledError, InternalError
-from pytriton.base.messages import InferRequest, InferResponse, InferTensor
+from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.request_ids import add_to_log_records
 from pytriton.serving.engine.observers import Members, Watch
 from pytriton.serving.server.frontend import verbose_requests
@@ -19,7 +19,7 @@ from pytriton.serving.server.frontend.verbose_requests import (
     log_tensors,
 )
 from pytriton.serving.server.process.log_lines import LineLog
-from tests.fakes import RecordingSink
+from tests.fakes import RecordingSink, infer_request
 
 ERROR = InternalError("no %s")
 NAME = verbose_requests.__name__
@@ -46,7 +46,7 @@ def verbose(caplog):
 
 def request(**fields):
     tensor = InferTensor("x", FP32, (2, 3), b"")
-    return InferRequest("m", {"x": tensor}, **fields)
+    return infer_request("m", {"x": tensor}, **fields)
 
 
 def begin(**fields):

@@ -12,7 +12,7 @@ import pytest
 
 from pytriton.base.dtypes import FP32
 from pytriton.base.errors import ErrorCode, UnavailableError
-from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.base.messages import InferTensor
 from pytriton.base.settings import RayOptions
 from pytriton.model_config import (
     ControlKind,
@@ -33,7 +33,7 @@ from pytriton.serving.engine.model import VersionState
 from pytriton.serving.server.binding import function_loader
 from pytriton.serving.server.binding.function_loader import FunctionLoader
 from tests.executor.remote.plain_cluster import PlainCluster
-from tests.fakes import RecordingSink
+from tests.fakes import RecordingSink, infer_request
 from tests.server.binding.test_binder import Binder, answering
 
 HERE = "tests.server.binding.functions_elsewhere"
@@ -82,7 +82,7 @@ class ElsewhereBinder(Binder):
     def ask(self, x=1.0, name="m", **fields):
         sink = RecordingSink()
         data = np.full((1, 1), x, np.float32).tobytes()
-        request = InferRequest(name, {"x": InferTensor("x", FP32, (1, 1), data)}, **fields)
+        request = infer_request(name, {"x": InferTensor("x", FP32, (1, 1), data)}, **fields)
         self.engine.infer(request, sink)
         assert self.until(lambda: sink.final_count)
         return sink
@@ -185,7 +185,7 @@ def test_annotated_function_gets_values(server):
     sink = RecordingSink()
     data = np.full(1, 2.0).tobytes()
     dtype = server.engine.lookup("m").spec.inputs["x"].dtype
-    request = InferRequest("m", {"x": InferTensor("x", dtype, (1,), data)})
+    request = infer_request("m", {"x": InferTensor("x", dtype, (1,), data)})
     server.engine.infer(request, sink)
     assert server.until(lambda: sink.final_count)
 

@@ -99,7 +99,7 @@ def test_generate_and_load_are_read():
     request, form = run(read)
 
     assert bytes(request.inputs["a"].data) == b"\0\0\x80\x3f\0\0\0\x40"
-    assert request.parameters == {"p": "x"}
+    assert request.fields.parameters == {"p": "x"}
     assert form == ("{}", {"1/model.py": b"code", "empty": b""})
 
 
@@ -449,8 +449,8 @@ def test_large_generate_request_keeps_its_sequence():
     members = {"a": [1, 2], "b": "x", "sequence_id": 7, "sequence_start": True}
 
     reply = job_of(members, sequence)
-    assert (reply.correlation_id, reply.flags, reply.parameters) == (7, 1, {})
-    assert job_of(members, SPEC).parameters["sequence_id"] == 7
+    assert (reply.fields.correlation_id, reply.fields.flags, reply.fields.parameters) == (7, 1, {})
+    assert job_of(members, SPEC).fields.parameters["sequence_id"] == 7
 
 
 def test_large_generate_request_with_an_unknown_member_is_refused_for_functions():

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from pytriton.base import dtypes
+from pytriton.base.messages import RequestFields
 from pytriton.base.model_spec import (
     BatcherSpec,
     ModelSpec,
@@ -97,7 +98,7 @@ def test_arguments_of_a_question_arrive_as_they_were():
 
 
 def test_request_of_a_front_end_has_the_name_that_means_one_model():
-    item = SubmitItem(call=1, model=1, inputs=[], rows=1, received_ns=1)
+    item = SubmitItem(call=1, model=1, inputs=[], rows=1, received_ns=1, fields=RequestFields())
     model = types.SimpleNamespace(spec=model_spec(namespace="team_a"))
 
     assert read_request(None, item, model).model_name == "team_a::m"

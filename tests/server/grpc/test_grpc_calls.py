@@ -322,7 +322,7 @@ def test_forwarded_metadata_become_parameters():
     client = GrpcClient(ServerOptions(grpc_header_forward_pattern="^x-"))
     client.call("ModelInfer", infer_request(), ("x-name", "value"), ("y-name", "other"))
 
-    assert client.engine.inferences[0].request.parameters == {"x-name": "value"}
+    assert client.engine.inferences[0].request.fields.parameters == {"x-name": "value"}
 
 
 def test_header_of_the_servers_own_is_not_forwarded():

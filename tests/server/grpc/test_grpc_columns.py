@@ -207,7 +207,7 @@ def test_priorities_and_timeouts_travel_as_columns(scene):
     (batch,) = scene.instance.running
     found = scene.instance.tracker.inferences_of(batch)[0]
     assert found.chunk is not None
-    assert (found.request.priority, found.request.timeout_us) == (2, 8)
+    assert (found.request.fields.priority, found.request.fields.timeout_us) == (2, 8)
     scene.finish()
 
 

@@ -72,10 +72,10 @@ class Chaos:
         if self.random.random() < 0.2:
             self.finished.add(at)
             error = self.random.choice((InternalError("x"), CancelledError("")))
-            self.client.engine.fail(error, inference.request.id)
+            self.client.engine.fail(error, inference.request.fields.id)
         else:
             size = self.random.choice((4, 400, 2 << 20))
-            self.client.engine.answer(inference.request.id, bytes(size), final=is_final)
+            self.client.engine.answer(inference.request.fields.id, bytes(size), final=is_final)
 
     def move(self) -> None:
         """Let time pass, and the transport fill or drain."""

@@ -182,7 +182,7 @@ def test_message_that_ends_in_the_read_in_which_it_began_leaves_no_room(client):
     )
     client.receive(data(first, framed(request(TENSOR[:5], request_id="next"))))
 
-    ids = [sent.request.id for sent in client.engine.inferences]
+    ids = [sent.request.fields.id for sent in client.engine.inferences]
     assert sorted(ids) == ["next", "small", "whole"]
 
 

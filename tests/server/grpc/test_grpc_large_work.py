@@ -91,7 +91,11 @@ def test_requests_behind_one_that_is_inflated_keep_their_order(client, backgroun
 
     background.gate.set()
     client.run()
-    assert [inference.request.id for inference in client.engine.inferences] == ["1", "2", "3"]
+    assert [inference.request.fields.id for inference in client.engine.inferences] == [
+        "1",
+        "2",
+        "3",
+    ]
 
 
 def test_client_that_leaves_while_its_request_is_inflated_is_forgotten(client, background):
@@ -168,7 +172,7 @@ def test_small_request_behind_one_with_many_elements_keeps_its_place(client, bac
     background.gate.set()
     client.run()
 
-    assert [inference.request.id for inference in client.engine.inferences] == ["1", "2"]
+    assert [inference.request.fields.id for inference in client.engine.inferences] == ["1", "2"]
 
 
 class FullBudget(LoopBudget):
@@ -204,7 +208,7 @@ def test_requests_of_a_stream_keep_their_order_in_turns(client):
     )
     client.run()
 
-    assert [each.request.id for each in client.engine.inferences] == ["1", "2", "3"]
+    assert [each.request.fields.id for each in client.engine.inferences] == ["1", "2", "3"]
 
 
 def test_client_that_leaves_before_its_turn_is_forgotten(client):

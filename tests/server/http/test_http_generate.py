@@ -75,7 +75,7 @@ def test_generate_answers_one_response_with_one_object(service, client, ends_apa
     assert first.status == second.status == 200
     assert first.headers[b"Content-Type"] == b"application/json"
     assert json.loads(first.body) == event("hello")
-    assert service.stream.inferences[0].request.parameters == {"temperature": 0.5}
+    assert service.stream.inferences[0].request.fields.parameters == {"temperature": 0.5}
 
 
 def test_generate_works_for_coupled_models(service, client):

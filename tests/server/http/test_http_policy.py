@@ -174,7 +174,7 @@ def test_request_that_is_read_later_keeps_its_principal():
     first.send(data)
     running = setting.service.instances["double"].inferences[1:]
 
-    assert [each.request.principal for each in running] == ["other", "team"]
+    assert [each.request.fields.principal for each in running] == ["other", "team"]
 
 
 def test_request_that_is_read_later_is_answered_although_its_head_is_refused_meanwhile():
@@ -187,7 +187,7 @@ def test_request_that_is_read_later_is_answered_although_its_head_is_refused_mea
     first.send(data)
     _, running = setting.service.instances["double"].inferences
 
-    assert running.request.principal == "team"
+    assert running.request.fields.principal == "team"
     assert [answer.status for answer in second.answers()] == [401]
 
 

@@ -117,7 +117,7 @@ def test_forwarded_headers_become_parameters(path):
     body = infer_body(1) if path == INFER else b'{"x": 1}'
     service.connect().send(post(body, path, b"X-User: me", b"Other: you"))
 
-    assert service.double.inferences[0].request.parameters == {"X-User": "me"}
+    assert service.double.inferences[0].request.fields.parameters == {"X-User": "me"}
 
 
 @pytest.mark.parametrize(

@@ -181,9 +181,9 @@ def test_chat_is_answered_as_a_whole(service, client):
     assert document["choices"][0]["finish_reason"] == "stop"
     assert document["usage"] == {"prompt_tokens": 0, "completion_tokens": 2, "total_tokens": 2}
     request = service.talk.inferences[0].request
-    assert request.parameters == {"temperature": 0.5}
-    assert request.id == answer.headers[b"x-request-id"].decode()
-    assert document["id"] == request.id.replace("req_", "chatcmpl-")
+    assert request.fields.parameters == {"temperature": 0.5}
+    assert request.fields.id == answer.headers[b"x-request-id"].decode()
+    assert document["id"] == request.fields.id.replace("req_", "chatcmpl-")
 
 
 def test_id_of_the_client_is_kept(service, client):

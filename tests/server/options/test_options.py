@@ -468,7 +468,7 @@ def test_flags_in_a_pattern_of_headers_mean_what_they_mean_in_triton(
 
     forwarding.apply([(name.encode(), b"1") for name in (*forwarded, *others)], request)
 
-    assert list(request.parameters) == forwarded
+    assert list(request.fields.parameters) == forwarded
 
 
 def test_key_of_own_processes_is_not_in_the_representation():

@@ -16,7 +16,7 @@ from pytriton.base.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
-from pytriton.base.messages import InferRequest, InferResponse, InferTensor
+from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.protocol.recording import (
     Exchange,
     RecordedTensor,
@@ -44,7 +44,7 @@ from pytriton.serving.server.recording.recording import Recordings
 from pytriton.serving.server.recording.tap import EngineTap, ExchangeChoice, ExchangeQueue
 from pytriton.testing import FakeClock
 from tests.chunks import PiecesChunk
-from tests.fakes import model_spec
+from tests.fakes import infer_request, model_spec
 
 FP32 = BY_NAME["FP32"]
 
@@ -78,7 +78,7 @@ def tapped(max_bytes=1 << 20, **choice):
 
 def request(model="m", size=8, **changes):
     data = bytearray(each % 256 for each in range(size))
-    return InferRequest(model, {"x": InferTensor("x", FP32, (size // 4,), data)}, **changes)
+    return infer_request(model, {"x": InferTensor("x", FP32, (size // 4,), data)}, **changes)
 
 
 def response(data=b"\0\0\x80\x3f"):

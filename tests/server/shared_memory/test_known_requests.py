@@ -7,12 +7,12 @@ import pytest
 
 from pytriton.base import dtypes
 from pytriton.base.errors import InternalError
-from pytriton.base.messages import InferRequest, InferResponse, InferTensor
+from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.model_spec import ModelTensor
 from pytriton.protocol.shared_memory import RegionPlace
 from pytriton.serving.server.shared_memory.known_requests import MAX_KNOWN, KnownRequests
 from pytriton.serving.server.shared_memory.regions import DeviceRegion, Region, RegionTable
-from tests.fakes import model_spec
+from tests.fakes import infer_request, model_spec
 from tests.server.shared_memory.test_regions import FakeFile
 
 SIZE = 16
@@ -40,7 +40,7 @@ class Memory:
 
 def request_with(place, **fields):
     data = InferTensor("x", dtypes.UINT8, (SIZE,), place)
-    return InferRequest("m", {"x": data}, uses_regions=True, **fields)
+    return infer_request("m", {"x": data}, uses_regions=True, **fields)
 
 
 def usual_request(**fields):
@@ -83,8 +83,8 @@ def test_each_client_gets_a_request_of_its_own(known):
     assert first.device.inputs["x"].region == "in"
     assert first.device.outputs["y"].region == "out"
     assert len(first.inputs["x"].data) == SIZE
-    first.parameters["p"] = 2
-    assert second.parameters == {"p": 1}
+    first.fields = first.fields.changed(parameters={"p": 2})
+    assert second.fields.parameters == {"p": 1}
     assert first.inputs["x"] is not second.inputs["x"]
     assert first.batch_key != second.batch_key
 
@@ -103,7 +103,7 @@ def test_requests_that_cannot_be_served_are_not_known(known):
     learn(known, b"no region", request=request_with(RegionPlace("no", 0, SIZE)))
     learn(known, b"data", request=request_with(b"x" * SIZE))
     too_short = InferTensor("x", dtypes.UINT8, (SIZE - 1,), RegionPlace("in", 0, SIZE))
-    learn(known, b"shape", request=InferRequest("m", {"x": too_short}))
+    learn(known, b"shape", request=infer_request("m", {"x": too_short}))
 
     assert len(known) == 4
     assert all(known.find(key) is None for key in (b"too large", b"no region", b"data", b"shape"))
@@ -116,7 +116,7 @@ def test_only_requests_with_gpu_memory_and_without_an_id_may_repeat(known, memor
     assert not known.may_repeat(Model, usual_request(id="1"))
     assert not known.may_repeat(Model, request_with(RegionPlace("host", 0, SIZE)))
     assert not known.may_repeat(Model, request_with(b"x"))
-    assert not known.may_repeat(Model, InferRequest("m", {}))
+    assert not known.may_repeat(Model, infer_request("m", {}))
 
 
 def test_clients_with_any_number_of_requests_take_no_more_room(known):

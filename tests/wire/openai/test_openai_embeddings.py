@@ -44,7 +44,7 @@ def test_other_inputs_have_a_value_in_each_row():
 
     assert [values(each.inputs)["dimensions"] for each in job.requests] == [[5, 5], 5]
     assert [each.inputs["dimensions"].shape for each in job.requests] == [(2, 1), (1, 1)]
-    assert [each.parameters for each in job.requests] == [{"user": "me"}] * 2
+    assert [each.fields.parameters for each in job.requests] == [{"user": "me"}] * 2
 
 
 def test_value_that_all_rows_repeat_is_limited():

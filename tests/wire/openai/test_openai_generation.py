@@ -266,7 +266,7 @@ def test_model_gets_what_it_declares_with_the_types_that_it_declares():
     }
     assert read.stops == ()
     assert (read.max_tokens, read.ends_at_limit) == (5, False)
-    assert read.requests[0].parameters == {}
+    assert read.requests[0].fields.parameters == {}
 
 
 def test_list_for_an_input_of_one_string_is_json():
@@ -287,7 +287,7 @@ def test_plain_values_that_a_model_does_not_declare_are_parameters():
     read = read_chat(spec("chat", MESSAGES), **asked, parallel_tool_calls=True, top_p=None)
 
     assert inputs_of(read).keys() == {"messages"}
-    assert read.requests[0].parameters == {
+    assert read.requests[0].fields.parameters == {
         "temperature": 0.5,
         "user": "me",
         "top_k": 4,
@@ -435,7 +435,7 @@ def test_vllm_gets_sampling_parameters_and_flags():
     second = value_of(read.requests[1].inputs["sampling_parameters"])
     assert json.loads(second)["seed"] == 2
     assert (read.stops, read.max_tokens, read.ends_at_limit) == ((), 7, False)
-    assert read.requests[0].parameters == {"user": "me"}
+    assert read.requests[0].fields.parameters == {"user": "me"}
 
 
 def test_vllm_streams_without_the_flag_that_it_refuses():

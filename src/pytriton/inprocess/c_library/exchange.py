@@ -20,6 +20,7 @@ from pytriton.base.messages import (
     InferRequest,
     InferResponse,
     InferTensor,
+    RequestFields,
 )
 from pytriton.inprocess.c_library.servers import CallerServers, version_text
 from pytriton.protocol.kserve_json import raw_input
@@ -75,7 +76,7 @@ class Trace(Watcher):
     def begin(self, request: InferRequest, model_version: int) -> None:
         """Belong to a request."""
         self.model_name, self.model_version = request.model_name, model_version
-        self.request_id = request.id
+        self.request_id = request.fields.id
         self._received_ns = request.received_ns
         self._executions = []
 
@@ -186,14 +187,16 @@ def engine_request(request: CallerRequest, model: ServedModel) -> InferRequest:
     return InferRequest(
         model_name=request.model_name,
         model_version=version_text(request.version),
-        id=request.id,
         inputs=_tensors(request, model),
+        fields=RequestFields(
+            request.id,
+            dict(request.parameters),
+            request.priority,
+            request.timeout_us,
+            request.correlation_id,
+            request.flags,
+        ),
         outputs=tuple(request.outputs) or None,
-        parameters=dict(request.parameters),
-        priority=request.priority,
-        timeout_us=request.timeout_us,
-        correlation_id=request.correlation_id,
-        flags=request.flags,
         received_ns=time.monotonic_ns(),
     )
 

@@ -13,7 +13,7 @@ import orjson
 from numpy.typing import NDArray
 
 from pytriton.base.errors import InternalError
-from pytriton.base.messages import InferRequest, InferResponse
+from pytriton.base.messages import InferRequest, InferResponse, RequestFields
 from pytriton.base.model_spec import ModelSpec
 from pytriton.protocol.openai.errors import wrong
 from pytriton.protocol.openai.generation import take_prompts
@@ -61,7 +61,9 @@ def read_embeddings(members: Members, spec: ModelSpec) -> EmbeddingJob:
         tensors = dict(chosen.tensors)
         expected = spec.inputs[spec.openai.prompt]
         tensors[expected.name] = text_tensor(expected, part, is_batched=spec.max_batch_size > 0)
-        requests.append(InferRequest(spec.name, tensors, parameters=dict(inputs.parameters)))
+        requests.append(
+            InferRequest(spec.name, tensors, fields=RequestFields("", dict(inputs.parameters)))
+        )
     return EmbeddingJob(requests, list(map(len, parts)), encoding == "base64")
 
 

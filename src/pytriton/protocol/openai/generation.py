@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.base.messages import InferRequest, InferTensor, RequestFields
 from pytriton.base.model_spec import ModelSpec, OpenAISpec
 from pytriton.protocol.openai.errors import OpenAIError, unsupported, wrong
 from pytriton.protocol.openai.inputs import (
@@ -464,7 +464,9 @@ def _requests(
             is_batched = spec.max_batch_size > 0
             tensors[name] = text_tensor(spec.inputs[name], [given], is_batched=is_batched)
         for index in range(count):
-            request = InferRequest(spec.name, dict(tensors), parameters=dict(inputs.parameters))
+            request = InferRequest(
+                spec.name, dict(tensors), fields=RequestFields("", dict(inputs.parameters))
+            )
             varied = inputs.vary("seed", seed + index) if seed is not None and index else None
             if varied is not None:
                 request.inputs[varied.name] = varied

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import msgspec
 
 from pytriton.base.dtypes import BY_NUMBER
-from pytriton.base.messages import InferRequest, InferTensor, ParameterValue
+from pytriton.base.messages import InferRequest, InferTensor, ParameterValue, RequestFields
 from pytriton.base.model_spec import ModelSpec
 from pytriton.base.sent_specs import decode_spec, encode_spec
 from pytriton.protocol.openai.embeddings import EmbeddingJob, read_embeddings
@@ -110,7 +110,7 @@ def _fill(reply: _Reply, work: Work) -> Sequence[Buffer]:
     else:
         reply.embeddings = work
     reply.name = requests[0].model_name
-    reply.parameters = requests[0].parameters
+    reply.parameters = requests[0].fields.parameters
     tensors: dict[int, tuple[int, InferTensor]] = {}
     for request in requests:
         for each in request.inputs.values():
@@ -145,7 +145,8 @@ def decode_large(document: bytes, parts: Sequence[Buffer]) -> LargeRequest:
     ]
     for indices in reply.requests:
         inputs = {tensors[index].name: tensors[index] for index in indices}
-        work.requests.append(InferRequest(reply.name, inputs, parameters=dict(reply.parameters)))
+        fields = RequestFields("", dict(reply.parameters))
+        work.requests.append(InferRequest(reply.name, inputs, fields=fields))
     if isinstance(work, Generation):
         count = work.choices_per_prompt
         work.prefixes = [prefix for prefix in work.prefixes for _ in range(count)]

@@ -171,9 +171,11 @@ def split_output(received: Received, ref: TensorRef, rows: list[int]) -> list[In
 def request_details(requests: list[InferRequest]) -> dict[int, RequestDetails]:
     """Returns the details that only a model.py gets, by position, without all-default ones."""
     return {
-        position: RequestDetails(request.correlation_id, request.flags, request.timeout_us)
+        position: RequestDetails(
+            request.fields.correlation_id, request.fields.flags, request.fields.timeout_us
+        )
         for position, request in enumerate(requests)
-        if request.correlation_id or request.flags or request.timeout_us
+        if request.fields.correlation_id or request.fields.flags or request.fields.timeout_us
     }
 
 

@@ -125,7 +125,7 @@ class BatchTracker:
 
     def principal_of(self, batch_id: int) -> str:
         """Returns who has sent the requests of a batch; empty if they are of several."""
-        principals = {each.request.principal for each in self.inferences_of(batch_id)}
+        principals = {each.request.fields.principal for each in self.inferences_of(batch_id)}
         return principals.pop() if len(principals) == 1 else ""
 
     # Frames to the instance
@@ -268,12 +268,12 @@ class BatchTracker:
             inference.batch_id = batch_id
             inference.position = position
             request = inference.request
-            if request.parameters:
-                frame.parameters[position] = request.parameters
+            if request.fields.parameters:
+                frame.parameters[position] = request.fields.parameters
             if request.outputs is not None and not labels.are_all_wanted(request.outputs):
                 frame.outputs[position] = list(labels.returned_outputs(request.outputs))
-            if request.id:
-                frame.ids[position] = request.id
+            if request.fields.id:
+                frame.ids[position] = request.fields.id
             if request.device_wish is not None and is_sharing(instance):
                 frame.device_wishes[position] = request.device_wish
             if inference.trace is not None:
@@ -475,7 +475,7 @@ class BatchTracker:
         if request.outputs is not None:
             wanted = labels.returned_outputs(request.outputs)
             outputs = [output for output in outputs if output.name in wanted]
-        return InferResponse(labels.name, labels.version, request.id, outputs)
+        return InferResponse(labels.name, labels.version, request.fields.id, outputs)
 
     def _handle_responses(self, received: Received, frame: ResponsesFrame) -> None:
         returned = None
@@ -565,7 +565,7 @@ class BatchTracker:
                 continue
             request = batch.inferences[position].request
             burst = ResponseBurst(
-                labels.name, labels.version, request.id, ref.count, outputs[number]
+                labels.name, labels.version, request.fields.id, ref.count, outputs[number]
             )
             self.events.on_burst(self._instance, batch, position, burst, own_ns)
 
@@ -612,7 +612,7 @@ class BatchTracker:
         elif item.outputs is not None and (error := self._reshape(item.outputs)) is None:
             outputs = _outputs(received, request, item.outputs, taken)
             response = InferResponse(
-                labels.name, labels.version, request.id, outputs, item.parameters
+                labels.name, labels.version, request.fields.id, outputs, item.parameters
             )
         return Outcome(item.position, response, error, item.is_final, item.is_rescheduled)
 
@@ -714,7 +714,7 @@ def _describe_members(run: ChunkRun, frame: Execute) -> None:
     """Add the ids and parameters of members that have a record each."""
     for position, member in enumerate(run.chunk.members[run.first : run.end], run.position):
         request = member.request
-        if request.id:
-            frame.ids[position] = request.id
-        if request.parameters:
-            frame.parameters[position] = request.parameters
+        if request.fields.id:
+            frame.ids[position] = request.fields.id
+        if request.fields.parameters:
+            frame.parameters[position] = request.fields.parameters

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from pytriton.base.messages import NO_FIELDS, InferRequest, InferTensor, MemberFields
+from pytriton.base.messages import NO_FIELDS, InferRequest, InferTensor, RequestFields
 from pytriton.runtime.executor.inference import CLOSED_SINK, Inference, InferenceOwner
 
 if TYPE_CHECKING:
@@ -209,8 +209,7 @@ def shared_request(
     model_name: str,
     signature: ChunkSignature,
     received_ns: int,
-    fields: MemberFields = NO_FIELDS,
-    *,
+    fields: RequestFields = NO_FIELDS,
     rows: int = 1,
     version: str = "",
 ) -> InferRequest:
@@ -223,15 +222,9 @@ def shared_request(
         model_name,
         {},
         version,
-        fields.id,
-        outputs=signature.outputs,
-        parameters=fields.parameters,
-        priority=fields.priority,
-        timeout_us=fields.timeout_us,
-        correlation_id=fields.correlation_id,
-        flags=fields.flags,
-        received_ns=received_ns,
-        principal=fields.principal,
+        fields,
+        signature.outputs,
+        received_ns,
         rows=rows,
         batch_key=signature.batch_key,
     )
@@ -246,7 +239,7 @@ def make_members(
     """
     sink = CLOSED_SINK  # `chunk.sink` is told instead
     if isinstance(requests, InferRequest):
-        chunk.has_fields = bool(requests.id or requests.parameters)
+        chunk.has_fields = bool(requests.fields.id or requests.fields.parameters)
         members = [
             Inference(requests, sink, None, owner, chunk, index)
             for index in range(len(chunk.row_starts) - 1)

@@ -61,7 +61,7 @@ _UINT32_MAX = (1 << 32) - 1
 _UINT64_MAX = (1 << 64) - 1
 
 
-class RequestFields(msgspec.Struct, frozen=True):
+class ReceivedFields(msgspec.Struct, frozen=True):
     """What a request has beside its tensors; most requests of clients have nothing of it."""
 
     id: str = ""
@@ -76,7 +76,7 @@ class RequestFields(msgspec.Struct, frozen=True):
     preferred_memory: PreferredMemory | None = None
 
 
-NO_FIELDS = RequestFields()
+NO_FIELDS = ReceivedFields()
 
 
 class InferenceRequest:
@@ -134,7 +134,7 @@ class InferenceRequest:
         timeout = integer(timeout, "timeout", low=0, high=_UINT64_MAX)
         _check_type(preferred_memory, PreferredMemory, "preferred_memory")
         _check_type(trace, InferenceTrace, "trace")
-        self._fields = RequestFields(
+        self._fields = ReceivedFields(
             request_id,
             correlation_id,
             flags,
@@ -157,7 +157,7 @@ class InferenceRequest:
         inputs: Iterable[Sequence[Tensor]],
         all_outputs: Sequence[str],
         outputs: Mapping[int, Sequence[str]],
-        fields: Mapping[int, RequestFields],
+        fields: Mapping[int, ReceivedFields],
     ) -> list[InferenceRequest]:
         """Make the requests of clients in a batch, without checks.
 

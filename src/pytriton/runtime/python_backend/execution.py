@@ -17,7 +17,7 @@ from pytriton.base.errors import InvalidArgumentError
 from pytriton.runtime.pb_utils.request import (
     RELEASE_RESCHEDULE,
     InferenceRequest,
-    RequestFields,
+    ReceivedFields,
 )
 from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.runtime.python_backend import answers
@@ -81,14 +81,14 @@ def _columns(received: Received, execute: Execute, runs: BatchRegistry) -> list[
     return columns
 
 
-def _fields_of(execute: Execute) -> dict[int, RequestFields]:
+def _fields_of(execute: Execute) -> dict[int, ReceivedFields]:
     """Returns what requests have beside their tensors, by position; most have nothing."""
     ids, parameters, traces = execute.ids, execute.parameters, execute.traces
     all_details = execute.details
     fields = {}
     for position in {*ids, *parameters, *traces, *all_details}:
         details = all_details.get(position, _NO_DETAILS)
-        fields[position] = RequestFields(
+        fields[position] = ReceivedFields(
             ids.get(position, ""),
             details.correlation_id,
             details.flags,

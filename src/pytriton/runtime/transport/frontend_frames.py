@@ -19,6 +19,7 @@ from pytriton.base.messages import (
     DeviceUse,
     ParameterValue,
     RequestCost,
+    RequestFields,
     TraceOrigin,
 )
 from pytriton.runtime.transport.refs import FrameBase, TensorRef
@@ -151,18 +152,12 @@ class SubmitItem(msgspec.Struct, array_like=True):
     inputs: list[TensorRef]
     rows: int
     received_ns: int
+    fields: RequestFields
     batch_key: Any = None
-    id: str = ""
     outputs: tuple[str, ...] | None = None
-    parameters: dict[str, ParameterValue] = {}
-    priority: int = 0
-    timeout_us: int = 0
-    correlation_id: int | str = 0
-    flags: int = 0
     model_version: str = ""  # as the client wrote it
     path: int = 0  # a `RequestPath`
     operation: str = ""
-    principal: str = ""  # who has sent it
     device: DeviceUse | None = None
     group: tuple[int, int, int] | None = None  # see `RequestGroup`: number, count, size
     trace: TraceOrigin | None = None
@@ -199,6 +194,13 @@ class ColumnRef(msgspec.Struct, array_like=True, gc=False):
     sizes: list[int] = []  # of each request, for BYTES
 
 
+class MemberKind(msgspec.Struct, array_like=True, gc=False):
+    """What some members of a chunk have in common."""
+
+    rows: int
+    fields: RequestFields
+
+
 class ChunkItem(msgspec.Struct, array_like=True):
     """Small requests of one signature; each is named by the chunk's call and its index."""
 
@@ -207,18 +209,11 @@ class ChunkItem(msgspec.Struct, array_like=True):
     count: int
     received_ns: int  # the mean of all
     columns: list[ColumnRef]
-    rows: list[int] = []  # of each request; empty: one row each
-    priorities: list[int] = []  # of each request; empty: none has one
-    timeouts_us: list[int] = []  # of each request; empty: none has one
+    kinds: list[MemberKind]
+    kind_of: list[int] = []  # of each request, its place in `kinds`; empty: there is one
     model_version: str = ""  # as the clients wrote it
-    # The id and the flags of each request, if the model has sequences.
-    correlation_ids: list[int | str] = []
-    flags: list[int] = []
-    ids: list[str] = []  # of each request; empty: none has one
-    parameters: list[dict[str, ParameterValue]] = []  # of each request; empty: none has any
     origins: ChunkOrigins | None = None  # of those that may be traced
     wants_cost: bool = False  # replies are to say what each request has cost
-    principals: list[str] = []  # who has sent each request; empty: nobody that is known
 
 
 class Submit(FrameBase, tag="submit"):

@@ -106,7 +106,7 @@ class AnswerCache:
         return InferResponse(
             self._spec.name,
             str(self._spec.version),
-            inference.request.id,
+            inference.request.fields.id,
             list(cached.outputs),
             cached.parameters,
         )
@@ -183,10 +183,10 @@ class CacheKeys:
     def key(self, request: InferRequest) -> bytes:
         if (
             self._has_plain_inputs
-            and not request.parameters
-            and not request.flags
-            and not request.timeout_us
-            and request.correlation_id == 0
+            and not request.fields.parameters
+            and not request.fields.flags
+            and not request.fields.timeout_us
+            and request.fields.correlation_id == 0
         ):
             kind = (request.rows, request.batch_key, request.outputs)
             beginning = self._beginnings.get(kind)
@@ -270,10 +270,10 @@ def cache_key(request: InferRequest, version: int, load_id: int = 0) -> bytes:
             version,
             load_id,
             request.outputs,
-            request.parameters,
-            request.correlation_id,
-            request.flags,
-            request.timeout_us,
+            request.fields.parameters,
+            request.fields.correlation_id,
+            request.fields.flags,
+            request.fields.timeout_us,
             inputs,
         )
     )
@@ -281,7 +281,12 @@ def cache_key(request: InferRequest, version: int, load_id: int = 0) -> bytes:
 
 def _has_key_fields(request: InferRequest) -> bool:
     """Returns whether a key holds more of a request than its inputs and outputs."""
-    return bool(request.timeout_us or request.parameters or request.correlation_id or request.flags)
+    return bool(
+        request.fields.timeout_us
+        or request.fields.parameters
+        or request.fields.correlation_id
+        or request.fields.flags
+    )
 
 
 def _size(data: Any) -> int:

@@ -47,7 +47,7 @@ def record_answers(
                 request_ns = now_ns - request.received_ns
                 queue_ns = started_ns - inference.queued_ns
                 bucket = latencies.on_requests(1, request_ns, queue_ns)
-                is_known = request.id or inference.trace is not None
+                is_known = request.fields.id or inference.trace is not None
                 if request_ns >= slow_ns or (is_known and now_ns >= latencies.due_ns[bucket]):
                     latencies.on_identified(
                         (inference,), request_ns, queue_ns, now_ns - started_ns, now_ns

@@ -117,13 +117,13 @@ def _fail(sink: ResponseSink, inference: Inference, error: Exception) -> None:
 
 def _failure(inference: Inference, error: Exception) -> ServerError:
     """Returns the error for the client of a response that its sink did not take."""
-    name, request_id = inference.request.model_name, inference.request.id
+    name, request_id = inference.request.model_name, inference.request.fields.id
     with request_ids({0: request_id} if request_id else {}):
         return error_for_clients(error, f"it delivered a response of model {name}")
 
 
 def _log(inference: Inference, failure: Exception) -> None:
-    name, request_id = inference.request.model_name, inference.request.id
+    name, request_id = inference.request.model_name, inference.request.fields.id
     with request_ids({0: request_id} if request_id else {}):
         logger.error("model %s: a response could not be delivered", name, exc_info=failure)
 

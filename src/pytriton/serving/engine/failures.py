@@ -119,11 +119,13 @@ class FailureBook:
         if self._is_example_due(record, error, now_s):
             request, inputs = inference.request, _inputs(inference)
             described = list(map(_described, inputs[:MAX_INPUTS]))
-            record.example = _example(now_s, request.model_name, request.id, error, described)
+            record.example = _example(
+                now_s, request.model_name, request.fields.id, error, described
+            )
             record.example.more_inputs = len(inputs) - len(described)
         if group.awaits_inputs:
             group.awaits_inputs = False
-            request_id = sendable_text(inference.request.id[:MAX_NAME_CHARS])
+            request_id = sendable_text(inference.request.fields.id[:MAX_NAME_CHARS])
             group.kept = KeptInputs(now_s, request_id, _kept(_inputs(inference)))
 
     def _is_example_due(self, record: FailureGroup, error: ServerError, now_s: float) -> bool:

@@ -86,7 +86,7 @@ class FairShares:
         for inference in inferences:
             if not inference.is_put_back:
                 request = inference.request
-                self.charge(request.principal, request.rows or 1)
+                self.charge(request.fields.principal, request.rows or 1)
 
     def __repr__(self) -> str:
         return f"<FairShares of {len(self._spent)} principals at {self._now:g}>"
@@ -113,7 +113,7 @@ class FairFifo(Generic[_Item]):
     def principal_of(self, item: _Item) -> str:
         """Returns whose turn an item takes."""
         request: Any = item
-        return request.request.principal  # type: ignore[no-any-return]  # an `Inference`
+        return request.request.fields.principal  # type: ignore[no-any-return]  # an `Inference`
 
     def rows_of(self, item: _Item) -> int:
         """Returns how much of a turn an item takes."""

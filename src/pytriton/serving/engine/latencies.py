@@ -413,7 +413,7 @@ def identity(inference: Inference) -> tuple[str, str]:
     """Returns the ids of a request's trace and of the request; empty if it has none."""
     trace = trace_of(inference)
     trace_id = "" if trace is None else trace.trace_id(inference.index)
-    return trace_id, inference.request.id[:_MAX_ID_CHARACTERS]
+    return trace_id, inference.request.fields.id[:_MAX_ID_CHARACTERS]
 
 
 def plan_latencies(plan: LatencyPlan, spec: ModelSpec) -> Latencies:

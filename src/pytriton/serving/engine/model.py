@@ -551,7 +551,9 @@ class Model(VersionLifecycle):
         """Returns what clients get of an error of an instance; see `InstanceEvents`."""
         if self.hidden is None:
             return error
-        return self.hidden.shown(self.spec, error, [each.request.id for each in batch.inferences])
+        return self.hidden.shown(
+            self.spec, error, [each.request.fields.id for each in batch.inferences]
+        )
 
     def on_outcomes(
         self,

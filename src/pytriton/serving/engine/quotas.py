@@ -363,7 +363,7 @@ class ModelQuotas:
             ResourceExhaustedError: Its principal has used up one of its limits.
         """
         request = inference.request
-        account = self.account_of(request.principal)
+        account = self.account_of(request.fields.principal)
         if request.group is not None:
             admission = account.admit_part(request.group, now_ns)
         else:
@@ -409,12 +409,12 @@ class ModelQuotas:
         """Count how long requests have waited that an instance gets now."""
         for inference in inferences:
             if inference.owner is not None:  # a null request has none
-                account = self.account_of(inference.request.principal)
+                account = self.account_of(inference.request.fields.principal)
                 account.queue_ns += now_ns - inference.queued_ns
 
     def displacement(self, inference: Inference) -> ResourceExhaustedError:
         """Count a request that has lost its place in a full queue; returns its error."""
-        principal = inference.request.principal
+        principal = inference.request.fields.principal
         self.account_of(principal).refused[Limit.QUEUE] += 1
         return ResourceExhaustedError(
             f"{_subject(principal)} had more than its share of the full queue of model "
@@ -424,7 +424,7 @@ class ModelQuotas:
 
 def _by_principal(members: Sequence[Inference]) -> dict[str, Sequence[int]]:
     """Returns the indices of the members of each principal, of all members of a chunk."""
-    principals = [member.request.principal for member in members]
+    principals = [member.request.fields.principal for member in members]
     if principals.count(principals[0]) == len(principals):
         return {principals[0]: range(len(principals))}
     indices: dict[str, Any] = {}

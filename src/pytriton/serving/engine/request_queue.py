@@ -159,8 +159,11 @@ class PriorityLevel:
     def timeout_us(self, inference: Inference) -> int:
         """Returns a request's queue timeout; it can be shorter than the level's but not longer."""
         default_us = self.policy.default_timeout_us
-        if self.policy.allow_timeout_override and 0 < inference.request.timeout_us < default_us:
-            return inference.request.timeout_us
+        if (
+            self.policy.allow_timeout_override
+            and 0 < inference.request.fields.timeout_us < default_us
+        ):
+            return inference.request.fields.timeout_us
         return default_us
 
 
@@ -203,7 +206,9 @@ class RequestQueue:
 
         Raises UnavailableError if its priority level is full.
         """
-        level = self._level_of(inference) if inference.request.priority else self._default_level
+        level = (
+            self._level_of(inference) if inference.request.fields.priority else self._default_level
+        )
         if level.has_policy:
             self._add_under_policy(level, inference, now_ns)
         else:
@@ -225,7 +230,7 @@ class RequestQueue:
         """Queue requests again before all others of their level, however full that is."""
         levels: dict[int, list[Inference]] = {}
         for inference in inferences:
-            levels.setdefault(inference.request.priority, []).append(inference)
+            levels.setdefault(inference.request.fields.priority, []).append(inference)
         for each in levels.values():
             self._put_first(self._level_of(each[0]), each, now_ns)
 
@@ -302,7 +307,7 @@ class RequestQueue:
 
     def _add_under_policy(self, level: PriorityLevel, inference: Inference, now_ns: int) -> None:
         if level.is_full() and not self._make_room(level, inference):
-            request_id = inference.request.id or "<id_unknown>"
+            request_id = inference.request.fields.id or "<id_unknown>"
             raise UnavailableError(f"[request id: {request_id}] Exceeds maximum queue size")
         inference.queued_ns = now_ns
         timeout_us = level.timeout_us(inference)
@@ -321,7 +326,7 @@ class RequestQueue:
         for principal, count in delayed.counts().items():
             counts[principal] = counts.get(principal, 0) + count
         limit = level.policy.max_queue_size
-        loser = over_share(counts, inference.request.principal, limit, shares.weight)
+        loser = over_share(counts, inference.request.fields.principal, limit, shares.weight)
         if loser is None:
             return False
         displaced = waiting.newest(loser) or delayed.newest(loser)
@@ -332,7 +337,7 @@ class RequestQueue:
         return True
 
     def _level_of(self, inference: Inference) -> PriorityLevel:
-        priority = inference.request.priority
+        priority = inference.request.fields.priority
         if 0 < priority <= self._spec.priority_levels:
             return self._levels.get(priority) or self._open_level(priority)
         return self._default_level

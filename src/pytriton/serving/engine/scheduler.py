@@ -152,8 +152,8 @@ class IterativeScheduler(SharedQueue):
     def _add_first(self, inference: Inference, now_ns: int) -> None:
         """Queue a request as the first one of its sequence."""
         request = inference.request
-        request.correlation_id = request.correlation_id or next(self._sequence_ids)
-        request.flags = _SEQUENCE_START
+        number = request.fields.correlation_id or next(self._sequence_ids)
+        request.fields = request.fields.changed(correlation_id=number, flags=_SEQUENCE_START)
         if self._inputs is not None:
             self._inputs.add(request)
         self._batcher.add(inference, now_ns)
@@ -190,7 +190,7 @@ class IterativeScheduler(SharedQueue):
             return CancelledError("")
         inference.instance = None
         inference.taken_count = 0
-        inference.request.flags = 0
+        inference.request.fields = inference.request.fields.changed(flags=0)
         if self._inputs is not None:
             self._inputs.add_again(inference.request)
         try:

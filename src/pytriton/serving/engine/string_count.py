@@ -80,7 +80,7 @@ class StringCounter:
             self._threads = ThreadPoolExecutor(_WORKERS, thread_name_prefix="strings")
         counting = loop.run_in_executor(self._threads, count_strings, inference.request)
         sequence = _sequence(inference.request)
-        if inference.request.correlation_id:
+        if inference.request.fields.correlation_id:
             self.behind[sequence] = deque()
 
         def on_counted(counted: asyncio.Future[None]) -> None:
@@ -127,4 +127,4 @@ class StringCounter:
 
 
 def _sequence(request: InferRequest) -> tuple[str, int | str]:
-    return request.model_name, request.correlation_id
+    return request.model_name, request.fields.correlation_id

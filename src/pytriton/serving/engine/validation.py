@@ -35,7 +35,7 @@ def check_correlation_id(request: InferRequest, model_name: str, sequence: Seque
 
     Triton 2.51 lets the model read foreign memory if they differ.
     """
-    correlation_id = request.correlation_id
+    correlation_id = request.fields.correlation_id
     if not correlation_id:  # the scheduler refuses that, or generates one
         return
     is_text = isinstance(correlation_id, str)
@@ -43,7 +43,7 @@ def check_correlation_id(request: InferRequest, model_name: str, sequence: Seque
         if control.kind is SequenceControlKind.CORRID and is_text is not (control.dtype is BYTES):
             given = BYTES if is_text else UINT64
             raise InvalidArgumentError(
-                f"[request id: {request.id or '<id_unknown>'}] sequence batching control "
+                f"[request id: {request.fields.id or '<id_unknown>'}] sequence batching control "
                 f"'{control.name}' data-type is '{given.name}', but model "
                 f"'{model_name}' expects '{control.dtype.name}'"
             )
@@ -138,7 +138,7 @@ def _check_device(device: DeviceUse, spec: ModelSpec) -> None:
 
 
 def _error(request: InferRequest, message: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"[request id: {request.id or '<id_unknown>'}] {message}")
+    return InvalidArgumentError(f"[request id: {request.fields.id or '<id_unknown>'}] {message}")
 
 
 def _check_outputs(request: InferRequest, outputs: tuple[str, ...], spec: ModelSpec) -> None:

@@ -16,7 +16,6 @@ from pytriton.base.messages import (
     InferRequest,
     InferResponse,
     InferTensor,
-    MemberFields,
 )
 from pytriton.runtime.executor import device_regions
 from pytriton.runtime.executor.columns import (
@@ -432,9 +431,9 @@ def _step_requests(
     """Returns the record that all members share, or that of each if they differ."""
 
     def step_request(whole: InferRequest) -> InferRequest:
-        fields = MemberFields.of(whole)
+        fields, rows, version = whole.fields, whole.rows, step.version
         return shared_request(
-            step.model_name, signature, now_ns, fields, rows=whole.rows, version=step.version
+            step.model_name, signature, now_ns, fields, rows=rows, version=version
         )
 
     wholes = [member.request for member in slab.chunk.members[slab.first : slab.end]]

@@ -75,7 +75,7 @@ def record_success(
         latencies, request_ns = statistics.latencies, record.succeeded_ns
         if latencies is not None:
             is_slow = request_ns >= latencies.slow.limit_ns
-            if request.id or is_slow or trace_of(last) is not None:
+            if request.fields.id or is_slow or trace_of(last) is not None:
                 seen = (
                     [each for each in inferences if each.request is request] if is_slow else (last,)
                 )
@@ -473,11 +473,13 @@ class EnsembleModel(VersionLifecycle):
                 request.fail(error)
                 return
             response = InferResponse(
-                self.spec.name, str(self.spec.version), inference.request.id, outputs
+                self.spec.name, str(self.spec.version), inference.request.fields.id, outputs
             )
             if answer.outputs and request.plan.has_steps:
                 asked = inference.request
-                response.parameters = sequence_parameters(asked.correlation_id, asked.flags)
+                response.parameters = sequence_parameters(
+                    asked.fields.correlation_id, asked.fields.flags
+                )
             latencies = self.statistics.latencies
             if latencies is not None:
                 record_pace(latencies, inference, 1, time.monotonic_ns())

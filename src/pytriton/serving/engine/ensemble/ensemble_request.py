@@ -106,7 +106,7 @@ class EnsembleRequest:
         try:
             answers = self._run.take_answers()
         except StuckError:
-            request_id = self.inference.request.id or "<id_unknown>"
+            request_id = self.inference.request.fields.id or "<id_unknown>"
             self.fail(
                 InvalidArgumentError(
                     f"[request id: {request_id}] unexpected deadlock, at least one output is not "
@@ -250,16 +250,10 @@ class RunningStep:
                 model_name=step.model_name,
                 inputs=call.inputs,
                 model_version=step.version,
-                id=whole.id,
+                fields=whole.fields,
                 outputs=tuple(step.outputs),
-                parameters=whole.parameters,
-                priority=whole.priority,
-                timeout_us=whole.timeout_us,
-                correlation_id=whole.correlation_id,
-                flags=whole.flags,
                 received_ns=time.monotonic_ns(),
                 call_depth=whole.call_depth,
-                principal=whole.principal,
                 # Also if the instance that wanted them so has ended meanwhile.
                 device=use_of(call.inputs) if request.has_device_tensors else None,
                 device_wish=wish,

@@ -135,7 +135,7 @@ class Backlog:
 
     def limit(self, sequence: LiveSequence, inference: Inference, now_ns: int) -> None:
         """Apply the timeout of a request that was added to a sequence in this backlog."""
-        inference.deadline_ns = now_ns + 1000 * inference.request.timeout_us
+        inference.deadline_ns = now_ns + 1000 * inference.request.fields.timeout_us
         self._sequences[sequence].append(self._deadlines.add(inference))
 
     def pop_first(self) -> LiveSequence:
@@ -331,22 +331,22 @@ class SequenceScheduler:
                 f"inference request to model '{self._name}' must specify batch-size 1 due to "
                 "requirements of sequence batcher"
             )
-        sequence = self._open.get(request.correlation_id)
+        sequence = self._open.get(request.fields.correlation_id)
         if sequence is None:
             sequence = self._begin(request)
-        elif request.flags & START:
+        elif request.fields.flags & START:
             self._warn_of_restart(sequence)
         inference.queued_ns = now_ns
         self._owners[inference] = sequence
         sequence.waiting.append(inference)
         self._waiting_count += 1
-        if request.flags & END:
+        if request.fields.flags & END:
             self._close(sequence)
         state = sequence.state
         if state is _IDLE:
             self._idle.pop(sequence, None)  # a new one is not there
             self._make_ready(sequence)
-        elif state is _BACKLOG and request.timeout_us:
+        elif state is _BACKLOG and request.fields.timeout_us:
             self._backlog.limit(sequence, inference, now_ns)
 
     def add_all(self, inferences: Sequence[Inference], now_ns: int) -> dict[Inference, ServerError]:
@@ -481,7 +481,7 @@ class SequenceScheduler:
             sequence.running = inference
             sequence.state = _RUNNING
             request = inference.request
-            flags = request.flags
+            flags = request.fields.flags
             if self._adds_inputs:
                 self._inputs.add(
                     request, sequence.states, is_start=bool(flags & START), is_end=bool(flags & END)
@@ -536,12 +536,12 @@ class SequenceScheduler:
         # The backlog is first.
         slots = None if self._backlog else best_slots(self._open_slots.values())
         if slots is None and 0 < self._max_queue_size <= len(self._backlog):
-            request_id = request.id or "<id_unknown>"
+            request_id = request.fields.id or "<id_unknown>"
             raise UnavailableError(f"[request id: {request_id}] Exceeds maximum queue size")
         state = _BACKLOG if slots is None else _IDLE
-        sequence = LiveSequence(request.correlation_id, state, self._no_states)
+        sequence = LiveSequence(request.fields.correlation_id, state, self._no_states)
         sequence.has_generated_id = is_generated
-        sequence.principal = request.principal
+        sequence.principal = request.fields.principal
         self._open[sequence.id] = sequence
         if slots is None:
             self._backlog.append(sequence)
@@ -554,10 +554,10 @@ class SequenceScheduler:
 
         The errors of a request of a sequence that is not known have Triton's words.
         """
-        if request.correlation_id:
-            if not request.flags & START:
+        if request.fields.correlation_id:
+            if not request.fields.flags & START:
                 raise InvalidArgumentError(
-                    f"inference request for sequence {request.correlation_id} to model "
+                    f"inference request for sequence {request.fields.correlation_id} to model "
                     f"'{self._name}' must specify the START flag on the first request of "
                     "the sequence"
                 )
@@ -567,8 +567,9 @@ class SequenceScheduler:
                 f"inference request to model '{self._name}' must specify a non-zero or "
                 "non-empty correlation ID"
             )
-        request.correlation_id = next(each for each in self._new_ids if each not in self._open)
-        request.flags |= START
+        fields = request.fields
+        number = next(each for each in self._new_ids if each not in self._open)
+        request.fields = fields.changed(correlation_id=number, flags=fields.flags | START)
         return True
 
     def _enter(self, sequence: LiveSequence, slots: InstanceSlots) -> None:
@@ -596,7 +597,7 @@ class SequenceScheduler:
     def _make_ready(self, sequence: LiveSequence) -> None:
         assert sequence.slots is not None, "it has no slot"
         request = sequence.waiting[0].request
-        if request.flags & START:
+        if request.fields.flags & START:
             sequence.states = self._inputs.new_states()
         key = sequence.states.key
         if key:  # states with other shapes cannot be in one batch

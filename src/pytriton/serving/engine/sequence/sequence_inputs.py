@@ -113,7 +113,7 @@ class SequenceInputs:
         if control is not None:
             tensor = states.correlation_id
             if tensor is None or is_start:
-                tensor = self._correlation_tensor(control, request.correlation_id)
+                tensor = self._correlation_tensor(control, request.fields.correlation_id)
                 states.correlation_id = tensor
             inputs[control.name] = tensor
         if self._initial:

@@ -15,7 +15,7 @@ import numpy as np
 
 from pytriton.base import dtypes
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError
-from pytriton.base.messages import InferRequest, InferResponse, InferTensor
+from pytriton.base.messages import InferRequest, InferResponse, InferTensor, RequestFields
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.repository.loading.plans import WarmupSample
 from pytriton.serving.repository.reading.layout import ModelPlace, contained_file
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.python_instance import PythonInstance
     from pytriton.serving.engine.sequence.sequence_inputs import SequenceInputs
 
-_START_AND_END = 3  # the flags of a request that is a whole sequence
+_FIELDS = RequestFields(correlation_id=1, flags=3)  # of a request that is a whole sequence
 
 
 class WarmupRun:
@@ -62,7 +62,7 @@ class WarmupRun:
                 await self._execute(instance, sample.name, inferences)
 
     def _make_request(self, inputs: dict[str, InferTensor]) -> InferRequest:
-        request = InferRequest("", dict(inputs), correlation_id=1, flags=_START_AND_END)
+        request = InferRequest("", dict(inputs), fields=_FIELDS)
         added = self._sequence_inputs
         if added is not None:
             added.add(request, added.new_states(), is_start=True, is_end=True)

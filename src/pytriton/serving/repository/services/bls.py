@@ -33,6 +33,7 @@ from pytriton.base.messages import (
     InferRequest,
     InferResponse,
     InferTensor,
+    RequestFields,
     ResponseSink,
 )
 from pytriton.runtime.executor.device_blocks import may_give, use_of
@@ -305,16 +306,18 @@ class ModelCaller:
             model_name=call.model_name,
             model_version=version_text(call.model_version),
             inputs=inputs,
-            id=call.id,
+            fields=RequestFields(
+                call.id,
+                call.parameters,
+                call.priority,
+                call.timeout_us,
+                call.correlation_id,
+                call.flags,
+                self._principal(caller, call),
+            ),
             outputs=tuple(call.outputs) or None,
-            parameters=call.parameters,
-            priority=call.priority,
-            timeout_us=call.timeout_us,
-            correlation_id=call.correlation_id,
-            flags=call.flags,
             received_ns=time.monotonic_ns(),
             call_depth=self._depth(caller, call),
-            principal=self._principal(caller, call),
             device=use_of(inputs) if call.device else None,
             device_wish=call.device_wish,
         )

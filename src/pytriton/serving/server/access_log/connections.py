@@ -398,4 +398,4 @@ def _note(request: InferRequest, noted: HttpRecord | CallRecord) -> None:
     if not noted.model:
         noted.model = request.model_name
         noted.version = request.model_version
-        noted.request_id = request.id
+        noted.request_id = request.fields.id

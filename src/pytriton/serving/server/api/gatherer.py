@@ -20,7 +20,7 @@ from pytriton.base.messages import (
     InferRequest,
     InferResponse,
     InferTensor,
-    MemberFields,
+    RequestFields,
     RequestPath,
 )
 from pytriton.protocol.columns import structure_of
@@ -67,7 +67,7 @@ class GatheredChunk(Chunk, kw_only=True, eq=False):
     version: str
     callers: list[Any] = []  # of the members, for the sink to answer
     inputs: list[Sequence[Buffer]] = []  # of each member, until it is submitted
-    fields: list[MemberFields] = []  # of each member
+    fields: list[RequestFields] = []  # of each member
     received_ns: int = 0  # the sum of all
     columns: list[tuple[Buffer, ...]] = []  # once it is submitted
 
@@ -227,7 +227,7 @@ class Gatherer:
         model: ServedModel,
         inputs: Sequence[Buffer],
         caller: Any,
-        fields: MemberFields = NO_FIELDS,
+        fields: RequestFields = NO_FIELDS,
     ) -> tuple[GatheredChunk, int]:
         """Add a valid request that is not alone; returns its chunk and its index there.
 
@@ -325,7 +325,7 @@ class ColumnSink(Generic[_Pattern]):
         self._outputs = request.outputs
         self._rows, self._batch_key = request.rows, request.batch_key
 
-    def lone_request(self, inputs: Sequence[Buffer], fields: MemberFields) -> InferRequest:
+    def lone_request(self, inputs: Sequence[Buffer], fields: RequestFields) -> InferRequest:
         """Returns the record of a request that is alone; `inputs` are in the client's order."""
         tensors = {}
         for (name, dtype, shape), data in zip(self._tensors, inputs, strict=True):
@@ -334,15 +334,9 @@ class ColumnSink(Generic[_Pattern]):
             self.spec.identifier,
             tensors,
             self.version,
-            fields.id,
+            fields,
             self._outputs,
-            fields.parameters.copy(),  # requests with the same fields share theirs
-            fields.priority,
-            fields.timeout_us,
-            fields.correlation_id,
-            fields.flags,
             path=_ALONE,
-            principal=fields.principal,
             rows=self._rows,
             batch_key=self._batch_key,
         )

@@ -39,7 +39,6 @@ class HeaderForwarding:
         They replace parameters of the same name, also in other letters: what a gateway says in a
         header must not stand beside what the client says in its place.
         """
-        parameters = request.parameters
         forwarded: dict[str, ParameterValue] = {}
         for raw_name, raw_value in headers:
             name = raw_name.decode("latin-1")
@@ -50,8 +49,11 @@ class HeaderForwarding:
                     f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
                 )
             forwarded[name] = raw_value.decode("latin-1")
-        if forwarded and parameters:
-            names = {name.lower() for name in forwarded}
-            for name in [name for name in parameters if name.lower() in names]:
-                del parameters[name]
-        parameters.update(forwarded)
+        if forwarded:
+            fields, names = request.fields, {name.lower() for name in forwarded}
+            kept = {
+                name: value
+                for name, value in fields.parameters.items()
+                if name.lower() not in names
+            }
+            request.fields = fields.changed(parameters={**kept, **forwarded})

@@ -120,13 +120,8 @@ def _reply(request: InferRequest, output_format: OutputFormat) -> ParsedRequest:
     ]
     return ParsedRequest(
         descriptions,
-        request.id,
+        request.fields,
         request.outputs,
-        request.parameters,
-        request.priority,
-        request.timeout_us,
-        request.correlation_id,
-        request.flags,
         output_format.default,
         dict(output_format.listed),
         request.uses_regions,

@@ -13,7 +13,7 @@ import struct
 import msgspec
 
 from pytriton.base import dtypes
-from pytriton.base.messages import ParameterValue
+from pytriton.base.messages import RequestFields
 from pytriton.base.model_spec import ModelSpec, ModelTensor, SequenceSpec
 from pytriton.protocol.shared_memory import RegionPlace
 
@@ -121,13 +121,8 @@ class ParsedRequest(msgspec.Struct, frozen=True, tag="request"):
     """An inference request without its bytes."""
 
     tensors: list[ParsedTensor]
-    id: str
+    fields: RequestFields
     outputs: tuple[str, ...] | None
-    parameters: dict[str, ParameterValue]
-    priority: int
-    timeout_us: int
-    correlation_id: int | str
-    flags: int
     output_default: Choice = (False, 0, None)
     output_choices: dict[str, Choice] = {}
     uses_regions: bool = False

@@ -404,12 +404,7 @@ def _request(
     return InferRequest(
         spec.name,
         inputs,
-        id=reply.id,
+        fields=reply.fields,
         outputs=reply.outputs,
-        parameters=reply.parameters,
-        priority=reply.priority,
-        timeout_us=reply.timeout_us,
-        correlation_id=reply.correlation_id,
-        flags=reply.flags,
         uses_regions=reply.uses_regions,
     )

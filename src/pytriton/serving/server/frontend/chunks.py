@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pytriton.base.dtypes import BY_NUMBER
 from pytriton.base.errors import CancelledError, error_for_clients, error_from_code
 from pytriton.base.messages import (
-    NO_FIELDS,
     InferRequest,
-    MemberFields,
     RequestCost,
 )
 from pytriton.runtime.executor.columns import (
@@ -34,6 +32,7 @@ from pytriton.runtime.transport.frontend_frames import (
     ChunkItem,
     ColumnRef,
     DefineSignature,
+    MemberKind,
     SignatureColumn,
 )
 from pytriton.serving.engine.delivery import deliver, deliver_run, refuse
@@ -156,25 +155,11 @@ class ChunkSender:
             count,
             request.received_ns,
             columns,
-            model_version=request.model_version,
+            *_kinds_of(members),
+            request.model_version,
         )
-        # Most requests have one row, and most chunks need none of the lists below.
-        if chunk.row_starts[count] != count:
-            item.rows = [member.request.rows for member in members]
-        requests = [member.request for member in members]
-        distinct = set(requests)  # usually all members share one
-        if any(each.priority or each.timeout_us for each in distinct):
-            item.priorities = [each.priority for each in requests]
-            item.timeouts_us = [each.timeout_us for each in requests]
-        if chunk.has_fields:
-            _add_texts(item, requests, distinct)
         if chunk.trace is not None:
             chunk.trace.sent(item)
-        if any(each.principal for each in distinct):
-            item.principals = [each.principal for each in requests]
-        if model.spec.sequence is not None:
-            item.correlation_ids = [each.correlation_id for each in requests]
-            item.flags = [each.flags for each in requests]
         self._open[call] = OpenChunk(members, model.flow)  # last, as the rest may raise
         self._calls[chunk] = call
         return item, inline_bytes
@@ -307,12 +292,18 @@ class ChunkSender:
             self._resubmit(member)
 
 
-def _add_texts(item: ChunkItem, requests: list[InferRequest], distinct: set[InferRequest]) -> None:
-    """Add the ids and parameters of requests, if any of them has some."""
-    if any(each.id for each in distinct):
-        item.ids = [each.id for each in requests]
-    if any(each.parameters for each in distinct):
-        item.parameters = [each.parameters for each in requests]
+def _kinds_of(members: Sequence[Inference]) -> tuple[list[MemberKind], list[int]]:
+    """Returns the kinds of members, and the place of that of each; see `ChunkItem`."""
+    requests = [member.request for member in members]
+    first = requests[0]
+    if requests.count(first) == len(requests):  # usually all members share one
+        return [MemberKind(first.rows, first.fields)], []
+    kind_of = list(range(len(requests)))
+    distinct = dict.fromkeys(requests)
+    if len(distinct) < len(requests):  # all of them differ if they have ids, for example
+        places = dict(zip(distinct, kind_of, strict=False))
+        kind_of = [places[request] for request in requests]
+    return [MemberKind(request.rows, request.fields) for request in distinct], kind_of
 
 
 def read_signature(frame: DefineSignature) -> ChunkSignature:
@@ -375,9 +366,7 @@ class FrontEndChunks:
     ) -> None:
         """Queue all requests of a chunk."""
         call, count, spec = item.call, item.count, model.spec
-        row_starts: Sequence[int] = range(count + 1)
-        if item.rows:
-            row_starts = list(itertools.accumulate(item.rows, initial=0))
+        row_starts = _row_starts(item)
         # The message may have blocks of other chunks, which are freed as soon as nobody needs them.
         if received.blocks:
             received = received.restricted(item.columns)
@@ -459,58 +448,22 @@ class FrontEndChunks:
             self._chunks.pop(chunk.call, None)
 
 
+def _row_starts(item: ChunkItem) -> Sequence[int]:
+    """Returns the number of rows before each member of a chunk, and of all."""
+    kinds = item.kinds
+    rows = kinds[0].rows
+    if len(kinds) == 1 or all(each.rows == rows for each in kinds):
+        return range(0, (item.count + 1) * rows, rows)
+    return list(itertools.accumulate([kinds[place].rows for place in item.kind_of], initial=0))
+
+
 def _read_requests(
     item: ChunkItem, signature: ChunkSignature, model_name: str
 ) -> InferRequest | list[InferRequest]:
     """Returns the record that all members share, or that of each."""
     received_ns, version = item.received_ns, item.model_version
-    lists = (
-        item.ids,
-        item.parameters,
-        item.priorities,
-        item.correlation_ids,
-        item.rows,
-        item.principals,
-    )
-    if not any(lists):
-        return shared_request(model_name, signature, received_ns, version=version)
-    count = item.count
-    others = (item.ids, item.parameters, item.priorities, item.correlation_ids)
-    if not any(others):  # they differ in rows and principals, which many share
-        shared = {}
-        for key in dict.fromkeys(zip(item.rows or [1] * count, _principals(item), strict=True)):
-            fields = NO_FIELDS.with_principal(key[1])
-            shared[key] = shared_request(
-                model_name, signature, received_ns, fields, rows=key[0], version=version
-            )
-        pairs = zip(item.rows or [1] * count, _principals(item), strict=True)
-        return [shared[key] for key in pairs] if len(shared) > 1 else shared.popitem()[1]
-    zeros = [0] * count
-    members = zip(
-        item.rows or [1] * count,
-        item.ids or [""] * count,
-        item.parameters or [{}] * count,
-        item.priorities or zeros,
-        item.timeouts_us or zeros,
-        item.correlation_ids or zeros,
-        item.flags or zeros,
-        _principals(item),
-        strict=True,
-    )
-    requests = []
-    last: tuple[int, MemberFields] | None = None
-    for rows, *values in members:
-        fields = MemberFields(*values)
-        # Neighbours that are equal share a record, but a model with sequences adds inputs to each.
-        if (rows, fields) != last or item.correlation_ids:
-            request = shared_request(
-                model_name, signature, received_ns, fields, rows=rows, version=version
-            )
-            last = (rows, fields)
-        requests.append(request)
-    return requests
-
-
-def _principals(item: ChunkItem) -> list[str]:
-    """Returns who has sent each request of a chunk."""
-    return item.principals or [""] * item.count
+    made = [
+        shared_request(model_name, signature, received_ns, each.fields, each.rows, version)
+        for each in item.kinds
+    ]
+    return [made[place] for place in item.kind_of] if item.kind_of else made[0]

@@ -156,7 +156,7 @@ class CoreLink:
         """Send a request at the end of this iteration; raises UnavailableError without memory."""
         request = inference.request
         # A cancelled request may have ended its sequence: the core has to hear of that first.
-        if request.correlation_id:
+        if request.fields.correlation_id:
             self._send_cancellations()
         payload = self._payload
         if payload is None:
@@ -188,18 +188,12 @@ class CoreLink:
             refs,
             request.rows,
             request.received_ns,
+            request.fields,
             request.batch_key,
-            request.id,
             request.outputs,
-            request.parameters,
-            request.priority,
-            request.timeout_us,
-            request.correlation_id,
-            request.flags,
             request.model_version,
             request.path,
             request.operation,
-            request.principal,
             device,
             None if group is None else (group.number, group.count, group.size),
         )
@@ -448,7 +442,7 @@ class CoreLink:
                 deliver(inference, Outcome(0, None, error, is_final=False))
         else:
             name, version = model.spec.name, model.version_text
-            request_id = inference.request.id
+            request_id = inference.request.fields.id
             deliver_burst(inference, ResponseBurst(name, version, request_id, item.burst, outputs))
         self._count_taken(inference, item.burst, 0)
 
@@ -486,4 +480,4 @@ def _response(
     except Exception as error:  # noqa: BLE001  the client gets it
         return None, error_for_clients(error, "it read a response of the core")
     name, version = model.spec.name, model.version_text
-    return InferResponse(name, version, inference.request.id, tensors, item.parameters), None
+    return InferResponse(name, version, inference.request.fields.id, tensors, item.parameters), None

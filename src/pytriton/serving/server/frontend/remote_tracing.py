@@ -140,7 +140,7 @@ class RemoteTraces(Watcher):
                 origin,
                 spec.identifier,
                 spec.version,
-                request.id,
+                request.fields.id,
                 request.received_ns,
                 sendable_text(error.message),
                 int(error.code),

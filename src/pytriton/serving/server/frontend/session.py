@@ -26,6 +26,7 @@ from pytriton.base.messages import (
     InferRequest,
     InferTensor,
     RequestCost,
+    RequestFields,
     RequestPath,
     lone_batch_key,
 )
@@ -342,7 +343,7 @@ class FrontEndSession:
     ) -> None:
         """Refuse a request that cannot be read."""
         name = "" if model is None else model.spec.identifier
-        self._shared.engine.report_refusal(name, item.model_version, item.id, error)
+        self._shared.engine.report_refusal(name, item.model_version, item.fields.id, error)
         sink.on_refused(error)
 
     def _on_trace_refusal(self, received: Received, frame: TraceRefusal) -> None:
@@ -351,7 +352,8 @@ class FrontEndSession:
         model = self._shared.engine.find(frame.model_name, str(frame.version))
         if tracing is None or model is None:
             return
-        request = InferRequest(frame.model_name, {}, id=frame.id, received_ns=frame.received_ns)
+        fields = RequestFields(frame.id)
+        request = InferRequest(frame.model_name, {}, "", fields, received_ns=frame.received_ns)
         error = error_from_code(frame.error_code, frame.error)
         tracing.refused(request, model.spec, frame.origin, error)
 
@@ -537,16 +539,10 @@ def read_request(received: Received, item: SubmitItem, model: ServedModel) -> In
         model_name=model.spec.identifier,
         inputs=inputs,
         model_version=item.model_version,
-        id=item.id,
+        fields=item.fields,
         outputs=item.outputs,
-        parameters=item.parameters,
-        priority=item.priority,
-        timeout_us=item.timeout_us,
-        correlation_id=item.correlation_id,
-        flags=item.flags,
         received_ns=item.received_ns,
         operation=item.operation,
-        principal=item.principal,
         rows=item.rows,
         batch_key=as_batch_key(item.batch_key) if device is None else lone_batch_key(),
         path=_PATHS[item.path],

@@ -81,7 +81,7 @@ class LoggedRequests(Watcher):
         request = members.requests[0]
         self._lines = lines
         self._model_name = request.model_name
-        self._ids = [each.id for each in members.requests]
+        self._ids = [each.fields.id for each in members.requests]
         self._has_one_response = members.chunk is not None
         self._response_count = 0
         # Members of a chunk have the mean of their times.
@@ -105,7 +105,7 @@ class LoggedRequests(Watcher):
 def log_tensors(lines: LineLog, members: Members) -> None:
     """Log what requests bring and ask for."""
     request = members.requests[0]
-    ids = [each.id for each in members.requests]
+    ids = [each.fields.id for each in members.requests]
     inputs = {each.name: (each.dtype, each.shape) for each in members.inputs(0)}
     lines.add_all(_tensors_text(request.model_name, inputs, request.outputs), ids)
 

@@ -20,7 +20,7 @@ from pytriton.base.errors import ServerError
 from pytriton.base.messages import (
     NO_FIELDS,
     InferRequest,
-    MemberFields,
+    RequestFields,
     RequestPath,
 )
 from pytriton.protocol.grpc import OK_TRAILERS, RESPONSE_HEADS
@@ -113,9 +113,9 @@ class PbColumns(ColumnSink[_Pattern]):
         self.is_sequence = spec.sequence is not None
         self._sequence_ids = accepted_types(spec)
         # By the entries of parameters, which often repeat. None: such a request is refused.
-        self._fields: dict[tuple[bytes, ...], MemberFields | None] = {}
+        self._fields: dict[tuple[bytes, ...], RequestFields | None] = {}
 
-    def read_fields(self, request_id: bytes, entries: tuple[bytes, ...]) -> MemberFields | None:
+    def read_fields(self, request_id: bytes, entries: tuple[bytes, ...]) -> RequestFields | None:
         """Returns what a request has of its own; None if it has to take the ordinary way."""
         fields = NO_FIELDS
         if entries or self.is_sequence:
@@ -134,8 +134,8 @@ class PbColumns(ColumnSink[_Pattern]):
             return None
         return fields.with_id(text)
 
-    def _read_entries(self, entries: tuple[bytes, ...]) -> MemberFields | None:
-        fields: MemberFields | None = None
+    def _read_entries(self, entries: tuple[bytes, ...]) -> RequestFields | None:
+        fields: RequestFields | None = None
         try:
             read = read_entries(entries)
         except (ServerError, DecodeError):
@@ -146,7 +146,7 @@ class PbColumns(ColumnSink[_Pattern]):
             if not self.is_sequence or (
                 correlation_id and isinstance(correlation_id, self._sequence_ids)
             ):
-                fields = MemberFields.of(read)
+                fields = read
         if len(self._fields) >= _MAX_KNOWN_FIELDS:
             self._fields.clear()
         self._fields[entries] = fields
@@ -166,7 +166,7 @@ class CallColumns(PbColumns[PbResponsePattern]):
         call: ColumnCall,
         model: ServedModel,
         inputs: Sequence[bytes],
-        fields: MemberFields,
+        fields: RequestFields,
     ) -> None:
         """Add a call to the next chunk."""
         call.gatherer = self.gatherer
@@ -266,7 +266,7 @@ class ColumnTable(Generic[_Columns]):
 
     def find(  # noqa: C901  one pass: each call would take 0.1 us
         self, message: bytes
-    ) -> tuple[ServedModel, _Columns, Sequence[bytes], MemberFields, bool] | None:
+    ) -> tuple[ServedModel, _Columns, Sequence[bytes], RequestFields, bool] | None:
         """Read a request of a known layout; None: it takes the ordinary way, where `learn` is next.
 
         Returns its model, its columns, its inputs, what else it has of its own, and whether it is
@@ -398,7 +398,7 @@ class ColumnTable(Generic[_Columns]):
             return False
         read = columns.read_fields(*pattern.split_heads(holes))
         inputs = [tensor.data for tensor in request.inputs.values()]
-        return list(holes[pattern.heads :]) == inputs and read == MemberFields.of(request)
+        return list(holes[pattern.heads :]) == inputs and read == request.fields
 
 
 class CallTable(ColumnTable[CallColumns]):

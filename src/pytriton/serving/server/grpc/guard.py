@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytriton.base.dtypes import Buffer
-    from pytriton.base.messages import MemberFields
+    from pytriton.base.messages import RequestFields
     from pytriton.protocol.grpc import CallHead
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel
@@ -113,7 +113,7 @@ class GuardedCallTable(CallTable):
 
     def find(
         self, message: bytes
-    ) -> tuple[ServedModel, CallColumns, Sequence[bytes], MemberFields, bool] | None:
+    ) -> tuple[ServedModel, CallColumns, Sequence[bytes], RequestFields, bool] | None:
         """Read a request; one without a right to its model is refused in the ordinary way."""
         taken = super().find(message)
         if taken is None or self._grant.principal.may_use(taken[1].spec.name):
@@ -136,7 +136,7 @@ class GuardedStreamTable(StreamColumnTable):
 
     def find(
         self, message: bytes
-    ) -> tuple[ServedModel, StreamColumns, Sequence[bytes], MemberFields, bool] | None:
+    ) -> tuple[ServedModel, StreamColumns, Sequence[bytes], RequestFields, bool] | None:
         """Read a request; one without a right to its model is refused in the ordinary way."""
         taken = super().find(message)
         if taken is None or self._grant.principal.may_use(taken[1].spec.name):

@@ -215,7 +215,8 @@ class InferService:
             ServerError: Its tensors are in shared memory that cannot be used.
         """
         request = built.request
-        request.principal = head.principal
+        if request.fields.principal != head.principal:
+            request.fields = request.fields.with_principal(head.principal)
         if spec.namespace:
             request.model_name = spec.identifier  # the name alone may mean several models
         if request.uses_regions and self._shared_memory is not None:
@@ -231,7 +232,8 @@ class InferService:
         sink: ResponseSink,
     ) -> Inference:
         """Pass a request to the engine that was checked for the model."""
-        request.principal = head.principal
+        if request.fields.principal != head.principal:
+            request.fields = request.fields.with_principal(head.principal)
         request.received_ns = _monotonic_ns()
         return self.engine.infer(request, sink, model)
 

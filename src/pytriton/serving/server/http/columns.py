@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytriton.base.errors import ServerError
-    from pytriton.base.messages import MemberFields
+    from pytriton.base.messages import RequestFields
     from pytriton.base.model_spec import ModelSpec
     from pytriton.protocol.json_columns import RequestForm
     from pytriton.protocol.kserve_json import OutputFormat
@@ -153,7 +153,7 @@ class HttpColumns(ColumnSink[HttpResponsePattern]):
         route: Route,
         model: ServedModel,
         inputs: Sequence[bytes],
-        fields: MemberFields,
+        fields: RequestFields,
     ) -> HttpExchange:
         """Serve a request without a chunk, which is faster for one; its pattern has read it."""
         exchange = LoneExchange(self._service, model, route.version, connection)
@@ -228,7 +228,7 @@ class FormTable:
         self._id_types = accepted_types(spec)
         self._recent: list[HttpColumns] = []  # of `learned`, those used last, the latest first
         # Clients repeat the JSON before binary inputs, unless it has an id.
-        self._texts: dict[bytes, tuple[HttpColumns, MemberFields]] = {}
+        self._texts: dict[bytes, tuple[HttpColumns, RequestFields]] = {}
 
     def add(self, form: RequestForm, columns: HttpColumns) -> None:
         self.learned[form] = columns
@@ -266,7 +266,7 @@ class FormTable:
 
     def _read(
         self, body: Any, layout: BodyLayout
-    ) -> tuple[HttpColumns, Sequence[bytes], MemberFields] | None:
+    ) -> tuple[HttpColumns, Sequence[bytes], RequestFields] | None:
         """Returns how to serve a request of a form that was learned; else None."""
         text, tail = split_body(body, layout.json_length)
         if tail:
@@ -293,7 +293,7 @@ class FormTable:
             return columns, inputs, fields
         return None
 
-    def _fits(self, fields: MemberFields) -> bool:
+    def _fits(self, fields: RequestFields) -> bool:
         """Returns whether a request of a sequence is for a model with sequences, and so on."""
         if self.spec.sequence is None:
             return not (fields.correlation_id or fields.flags)

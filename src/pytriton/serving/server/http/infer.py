@@ -94,7 +94,9 @@ class EngineExchange(HttpExchange):
             request.model_name = spec.identifier  # the name alone may mean several models
         request.model_version = self._version
         request.received_ns = time.monotonic_ns()
-        request.principal = head.resolved.principal
+        principal = head.resolved.principal
+        if request.fields.principal != principal:
+            request.fields = request.fields.with_principal(principal)
         if not request.path:
             request.path = RequestPath.FORM
         if service.headers is not None:

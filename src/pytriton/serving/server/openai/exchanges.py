@@ -201,7 +201,7 @@ class PartsExchange(HttpExchange):
         for part, request in zip(parts, requests, strict=True):
             if not self._left:  # an earlier one was refused
                 return
-            request.id = self._request_id
+            request.fields.id = self._request_id
             part.start(head, request)
 
     def on_part(self, index: int, response: InferResponse | None, *, final: bool) -> bool:

@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pytriton.base.messages import RequestFields
 from pytriton.protocol.recording import Exchange, RecordedResponse, RecordedTensor
 from pytriton.serving.engine.observers import Observer, Watcher
 from pytriton.serving.server.recording.pacing import FollowedSequences
@@ -134,7 +135,7 @@ class ExchangeQueue:
         if count and self.pace is not None:
             self._drops[self.pace.reason] += self.choice.takes_number(count)
 
-    def wants(self, fields: InferRequest, model: str) -> bool:
+    def wants(self, fields: RequestFields, model: str) -> bool:
         """Returns whether a request of a sequence is chosen, and its copy can be afforded."""
         correlation_id = fields.correlation_id
         if not self.choice.takes(model, correlation_id):
@@ -163,7 +164,7 @@ class ExchangeQueue:
         self._drops[pace.reason or "budget"] += len(chosen) - allowed
         return [chosen[place * len(chosen) // allowed] for place in range(allowed)]
 
-    def reserve(self, size: int, fields: InferRequest, model: str) -> bool:
+    def reserve(self, size: int, fields: RequestFields, model: str) -> bool:
         """Take room for a request that is wanted; returns False if there is not enough."""
         pace = self.pace
         if self.used_bytes + size > self.max_bytes:
@@ -206,7 +207,7 @@ class ExchangeQueue:
         self,
         reason: str,
         reserved: int,
-        fields: InferRequest | Exchange,
+        fields: RequestFields | Exchange,
         model: str,
     ) -> None:
         """Undo `reserve`: the exchange is dropped."""
@@ -215,7 +216,7 @@ class ExchangeQueue:
             self.pace.give_up()
         self._drop(reason, fields, model)
 
-    def _drop(self, reason: str, fields: InferRequest | Exchange, model: str) -> None:
+    def _drop(self, reason: str, fields: RequestFields | Exchange, model: str) -> None:
         self._drops[reason] += 1
         if fields.correlation_id:
             self.sequences.lose(model, fields.correlation_id)
@@ -337,7 +338,7 @@ class EngineTap(Observer):
         if first.call_depth or first.device is not None:
             return None
         # A gap in a sequence has to be noted.
-        is_skipped = len(consumers) == 1 and not first.correlation_id
+        is_skipped = len(consumers) == 1 and not first.fields.correlation_id
         if is_skipped and consumers[0].skips(first.model_name, len(members)):
             return None
         captures: dict[int, _Capture] = {}
@@ -357,8 +358,8 @@ class EngineTap(Observer):
         name = requests[0].model_name
         for consumer in self._consumers:
             places: Iterable[int] = (
-                [index for index, each in enumerate(requests) if consumer.wants(each, name)]
-                if requests[0].correlation_id
+                [index for index, each in enumerate(requests) if consumer.wants(each.fields, name)]
+                if requests[0].fields.correlation_id
                 else consumer.wants_of(name, len(requests))
             )
             for index in places:
@@ -377,7 +378,7 @@ def _capture(
         request, tensors = members.requests[index], members.inputs(index)
         name = request.model_name
         size = _EXCHANGE_BYTES + sum([_byte_count(each.data) for each in tensors])
-        takers = [each for each in wanting if each.reserve(size, request, name)]
+        takers = [each for each in wanting if each.reserve(size, request.fields, name)]
         if takers:
             exchange = _exchange(request)
             captures[index] = _Capture(exchange, takers, size)
@@ -392,13 +393,13 @@ def _exchange(request: InferRequest) -> Exchange:
         arrived_ns=request.received_ns or time.monotonic_ns(),
         model=request.model_name,
         version=request.model_version,
-        id=request.id,
+        id=request.fields.id,
         outputs=None if request.outputs is None else list(request.outputs),
-        parameters=dict(request.parameters),
-        priority=request.priority,
-        timeout_us=request.timeout_us,
-        correlation_id=request.correlation_id,
-        flags=request.flags,
+        parameters=dict(request.fields.parameters),
+        priority=request.fields.priority,
+        timeout_us=request.fields.timeout_us,
+        correlation_id=request.fields.correlation_id,
+        flags=request.fields.flags,
     )
 
 

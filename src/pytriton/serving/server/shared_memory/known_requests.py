@@ -67,7 +67,6 @@ class KnownRequest(Generic[_Format, _Answer]):
             each.name: InferTensor(each.name, each.dtype, each.shape, each.data)
             for each in self._tensors
         }
-        request.parameters = dict(request.parameters)
         request.batch_key = lone_batch_key()
         return request
 
@@ -143,7 +142,7 @@ class KnownRequests(Generic[_Key, _Format, _Answer]):
         if not isinstance(first, RegionPlace):
             return False
         is_device = self._shared_memory.table.is_device(first.region)
-        return is_device and not (request.id or spec.namespace or spec.decoupled)
+        return is_device and not (request.fields.id or spec.namespace or spec.decoupled)
 
 
 def _checked_request(
@@ -172,12 +171,8 @@ def _checked_request(
         request.model_name,
         tensors,
         request.model_version,
-        outputs=request.outputs,
-        parameters=request.parameters,
-        priority=request.priority,
-        timeout_us=request.timeout_us,
-        correlation_id=request.correlation_id,
-        flags=request.flags,
+        request.fields,
+        request.outputs,
         path=request.path,
         device=DeviceUse(inputs, outputs),
     )

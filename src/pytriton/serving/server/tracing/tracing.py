@@ -183,7 +183,7 @@ class Tracing(Observer):
             model_name=spec.name,
             model_version=spec.version,
             is_ensemble=spec.platform == ENSEMBLE,
-            request_id=request.id,
+            request_id=request.fields.id,
             operation=request.operation,
             infer_id=new_span_id(),
             model_id=new_span_id(),
