@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from pytriton.base import dtypes
+from pytriton.base.columns import ColumnKind
 from pytriton.base.errors import InternalError
 from pytriton.base.messages import InferRequest, InferTensor, RequestFields
 from pytriton.runtime.executor.batch_tracker import BatchTracker
 from pytriton.runtime.executor.columns import (
     ChunkSignature,
-    InputColumn,
     make_members,
     shared_request,
 )
@@ -42,7 +42,7 @@ NAMES = ("x", "y")
 
 def signature(**fields: Any) -> ChunkSignature:
     return ChunkSignature(
-        tuple(InputColumn(name, INT32, (WIDTH,), 4 * WIDTH) for name in NAMES), **fields
+        tuple(ColumnKind(name, INT32, (WIDTH,), 4 * WIDTH) for name in NAMES), **fields
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from pytriton.base import dtypes
+from pytriton.base.columns import ColumnKind
 from pytriton.base.log_switches import LogSwitches
 from pytriton.base.messages import InferRequest, InferTensor, RequestFields, TraceOrigin
 from pytriton.base.model_spec import BatcherSpec, ModelSpec, ModelTensor
@@ -24,7 +25,6 @@ from pytriton.model_config import ModelConfig
 from pytriton.runtime.executor.channel_instance import ChannelInstance
 from pytriton.runtime.executor.columns import (
     ChunkSignature,
-    InputColumn,
     make_members,
     shared_request,
 )
@@ -369,7 +369,7 @@ class Seam:
     def _signature(self, model: Any, wanted: tuple[str, ...] | None) -> ChunkSignature:
         kept = self._signatures.get((model, wanted))
         if kept is None:
-            inputs = tuple(InputColumn(name, dtypes.INT32, (WIDTH,), 4 * WIDTH) for name in NAMES)
+            inputs = tuple(ColumnKind(name, dtypes.INT32, (WIDTH,), 4 * WIDTH) for name in NAMES)
             kept = self._signatures[model, wanted] = ChunkSignature(inputs, wanted)
         return kept
 

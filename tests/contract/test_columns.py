@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from pytriton.base import dtypes
+from pytriton.base.columns import ColumnKind
 from pytriton.base.messages import InferRequest, InferResponse, InferTensor
 from pytriton.model_config import Tensor
 from pytriton.runtime.executor.columns import (
     ChunkSignature,
-    InputColumn,
     make_members,
     shared_request,
 )
@@ -86,7 +86,7 @@ class Columns:
     def infer(self, *arrays, wanted=None, others=()) -> list[Any]:
         """Run arrays as members of one chunk, before ordinary requests; returns all ends."""
         width = arrays[0].shape[1:]
-        column = InputColumn("x", dtypes.FP32, width, 4 * int(np.prod(width)))
+        column = ColumnKind("x", dtypes.FP32, width, 4 * int(np.prod(width)))
         signature = ChunkSignature((column,), wanted)
         starts = [0, *accumulate(map(len, arrays))]
         cells = [array.tobytes() for array in arrays]

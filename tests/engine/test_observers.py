@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import pytest
 
+from pytriton.base.columns import Column, ColumnKind
 from pytriton.base.dtypes import FP32
 from pytriton.base.errors import InternalError
 from pytriton.base.messages import InferRequest, InferResponse, InferTensor, ResponseBurst
 from pytriton.runtime.executor.columns import (
     ChunkSignature,
-    InputColumn,
-    OutputColumn,
     make_members,
 )
 from pytriton.runtime.executor.inference import Inference
@@ -20,7 +19,7 @@ from pytriton.serving.engine.observers import ORDER, Observer, Observers, Watche
 from tests.chunks import PiecesChunk
 from tests.fakes import RecordingSink, model_spec, request, response
 
-SIGNATURE = ChunkSignature((InputColumn("x", FP32, (1,), 4),))
+SIGNATURE = ChunkSignature((ColumnKind("x", FP32, (1,), 4),))
 
 
 class Seen(Watcher):
@@ -167,7 +166,7 @@ def test_observer_that_fails_is_logged_once_and_harms_no_request(caplog):
 def test_members_of_a_chunk_are_seen_together_and_their_ends_as_runs():
     seer = Seer()
     chunk, sink = begin_chunk(seer)
-    outputs = [OutputColumn("y", FP32, (1,), 4, memoryview(b"AAAABBBB"))]
+    outputs = [Column("y", FP32, (1,), 4, memoryview(b"AAAABBBB"))]
     chunk.sink.on_rows(chunk, 0, 2, outputs, 0)
     chunk.sink.on_outcome(chunk, 2, None, InternalError("full"), is_refused=True)
 

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 
 from pytriton.base import dtypes
+from pytriton.base.columns import Column
 from pytriton.base.dtypes import DataType
 from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.protocol.json_columns import HttpResponsePattern
 from pytriton.protocol.kserve_json import ALL_BINARY, ALL_JSON, AS_BINARY, AS_JSON, OutputFormat
 from pytriton.protocol.kserve_response import encode_infer_response
-from pytriton.runtime.executor.columns import OutputColumn
 
 NUMBERS = [
     dtype for dtype in dtypes.BY_NAME.values() if dtype.name not in ("BYTES", "FP16", "BF16")
 ]
 
 
-def column(name: str, dtype: DataType, shape: tuple[int, ...], data: bytes) -> OutputColumn:
-    return OutputColumn(name, dtype, shape, prod(shape) * dtype.itemsize, memoryview(data))
+def column(name: str, dtype: DataType, shape: tuple[int, ...], data: bytes) -> Column:
+    return Column(name, dtype, shape, prod(shape) * dtype.itemsize, memoryview(data))
 
 
 def floats(*values: float) -> bytes:
@@ -31,7 +31,7 @@ def floats(*values: float) -> bytes:
 
 
 def ordinary(
-    columns: list[OutputColumn],
+    columns: list[Column],
     rows: int | None,
     row: int,
     count: int,
@@ -112,7 +112,7 @@ def test_bodies_have_the_parameters_of_single_responses():
         [column("y", dtypes.FP16, (1,), bytes(4))],
         [column("y", dtypes.FP32, (17,), bytes(136))],
         [column("y", dtypes.FP32, (0,), b"")],
-        [OutputColumn("y", dtypes.FP32, (1,), 3, memoryview(bytes(6)))],
+        [Column("y", dtypes.FP32, (1,), 3, memoryview(bytes(6)))],
     ],
     ids=["none", "NaN", "infinity", "FP16", "many elements", "no elements", "wrong size"],
 )
@@ -142,7 +142,7 @@ def test_strings_are_written_as_by_single_responses(rows, output_format):
     if rows == 2:  # rows inside of a request have no bytes of their own
         sizes = [0, sizes[0] + sizes[1], 0, sizes[2] + sizes[3]]
     offsets = [0, *accumulate(sizes)]
-    text = OutputColumn("t", dtypes.BYTES, (2,), 0, memoryview(b"".join(pieces)), offsets)
+    text = Column("t", dtypes.BYTES, (2,), 0, memoryview(b"".join(pieces)), offsets)
     columns = [text, column("y", dtypes.FP32, (1,), floats(1, 2, 3, 4))]
     count = 4 // rows
     pattern = HttpResponsePattern("m%d", "3", rows, columns, None, output_format)
@@ -163,7 +163,7 @@ def test_strings_are_written_as_by_single_responses(rows, output_format):
 
 @pytest.mark.parametrize("data", [b"\1\0\0\0\xff", b"\2\0\0\0a", bytes(8), b"\1\0"])
 def test_strings_that_are_no_text_or_not_valid_are_left_to_the_ordinary_way(data):
-    columns = [OutputColumn("t", dtypes.BYTES, (1,), 0, memoryview(data), [0, len(data)])]
+    columns = [Column("t", dtypes.BYTES, (1,), 0, memoryview(data), [0, len(data)])]
     pattern = HttpResponsePattern("m", "1", 1, columns, None, ALL_JSON)
 
     assert pattern.encode(columns, 0, 1, None) is None

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytriton.base import dtypes
+from pytriton.base.columns import Column
 from pytriton.base.errors import ServerError
 from pytriton.base.messages import InferResponse, InferTensor, RequestFields
 from pytriton.base.protos import service_pb2
@@ -26,7 +27,6 @@ from pytriton.protocol.pb_columns import (
     patterns_of_size,
     read_entries,
 )
-from pytriton.runtime.executor.columns import OutputColumn
 from tests.fakes import model_spec
 
 VALUES = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=9) | st.floats()
@@ -209,7 +209,7 @@ def test_responses_are_those_of_the_encoder(rows, seed, parameters, ids, is_stre
         for dimension in shape:
             size *= dimension
         data = source.randbytes((first + len(ids) * (rows or 1)) * size)
-        columns.append(OutputColumn(f"y{number}", dtype, shape, size, memoryview(data)))
+        columns.append(Column(f"y{number}", dtype, shape, size, memoryview(data)))
 
     make = PbStreamedResponsePattern if is_streamed else PbResponsePattern
     pattern = make("m", "1", rows, columns, parameters)

@@ -11,17 +11,17 @@ and many elements.
 from __future__ import annotations
 
 import struct
-from itertools import chain, repeat
+from itertools import repeat
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 import orjson
 
+from pytriton.base.columns import Column, structure_of
 from pytriton.base.dtypes import BYTES, FP32, FP64, decode_bytes, encode_bytes, walk_bytes
 from pytriton.base.errors import ServerError
 from pytriton.base.messages import NO_FIELDS, InferRequest, RequestFields
-from pytriton.protocol.columns import structure_of
 from pytriton.protocol.kserve_json import OutputChoice, OutputFormat, Unsigned, read_parameters
 from pytriton.protocol.tensor_json import SMALL_ELEMENTS, json_type, struct_code
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from pytriton.base.dtypes import DataType
     from pytriton.base.messages import ParameterValue
-    from pytriton.protocol.columns import BatchColumn
 
 
 class UnfitError(Exception):
@@ -281,7 +280,7 @@ class HttpResponsePattern:
         model_name: str,
         model_version: str,
         rows: int | None,
-        columns: Sequence[BatchColumn],
+        columns: Sequence[Column],
         parameters: Mapping[str, ParameterValue] | None,
         output_format: OutputFormat,
     ) -> None:
@@ -290,7 +289,7 @@ class HttpResponsePattern:
         # Of each output: the code and the number of its elements in JSON, and whether they are
         # floats; or how its bytes are cut into those of each response. The code of strings is empty
         # in JSON, and that of binary ones None.
-        self._kinds: list[tuple[str | None, int, bool] | struct.Struct] = []
+        self._kinds: list[tuple[str | None, int, bool] | None] = []
         self._is_usual = bool(columns)
         document: dict[str, Any] = {"model_name": model_name, "model_version": model_version}
         if parameters:
@@ -310,7 +309,7 @@ class HttpResponsePattern:
                 self._is_usual = self._is_usual and 0 < elements <= SMALL_ELEMENTS
                 continue
             if is_binary:
-                self._kinds.append(struct.Struct(f"{size}s"))
+                self._kinds.append(None)
                 outputs.append(_template({**output, "parameters": {"binary_data_size": size}}))
                 self._is_usual = self._is_usual and size > 0
                 continue
@@ -323,11 +322,11 @@ class HttpResponsePattern:
         text = _template(document)[1:-1]
         self._template = b"{%b" + text + b',"outputs":[' + b",".join(outputs) + b"]}"
         # The JSON of responses without an id, whose outputs all are binary, is the same for all.
-        is_binary = all(isinstance(kind, struct.Struct) for kind in self._kinds)
+        is_binary = all(kind is None for kind in self._kinds)
         self._plain = self._template % b"" if is_binary else b""
 
     def encode(
-        self, columns: Sequence[BatchColumn], row: int, count: int, ids: Sequence[str] | None
+        self, columns: Sequence[Column], row: int, count: int, ids: Sequence[str] | None
     ) -> Iterable[Body] | None:
         """Returns the bodies of `count` responses whose rows begin at `row`.
 
@@ -340,14 +339,12 @@ class HttpResponsePattern:
         tails: list[Iterable[bytes]] = []
         end = row + count * self._rows
         for column, kind in zip(columns, self._kinds, strict=True):
-            data = column.part(row, end)
-            if isinstance(kind, struct.Struct):
-                tails.append(chain.from_iterable(kind.iter_unpack(data)))
+            if kind is None:
+                tails.append(column.parts(row, count, self._rows))
                 continue
             code, elements, is_float = kind
             if not code:
-                rows = range(row, end, self._rows)
-                pieces = [bytes(column.part(each, each + self._rows)) for each in rows]
+                pieces = list(column.parts(row, count, self._rows))
                 if code is None:
                     tails.append(pieces)
                     texts.append([b"%d" % len(piece) for piece in pieces])
@@ -358,7 +355,7 @@ class HttpResponsePattern:
                 texts.append(written)
                 continue
             # All elements of the batch are formatted in one call, and then split by commas.
-            text = _dumps(struct.unpack(f"<{count * elements}{code}", data))[1:-1]
+            text = _dumps(struct.unpack(f"<{count * elements}{code}", column.part(row, end)))[1:-1]
             if is_float and b"n" in text:  # JSON has no NaN and no infinities: they became null
                 return None
             texts.append((text,) if count == 1 else _split(text, elements))

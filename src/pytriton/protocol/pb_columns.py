@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import struct
 from itertools import chain, repeat
-from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytriton.base.columns import Column, structure_of
 from pytriton.base.messages import InferResponse, RequestFields
-from pytriton.protocol.columns import blank_tensors, structure_of
 from pytriton.protocol.grpc.messages import PREFIX_BYTES, message_prefix
 from pytriton.protocol.kserve_pb import cached_parameters, read_parameter, read_parameters
 from pytriton.protocol.kserve_pb_response import (
@@ -30,12 +29,11 @@ if TYPE_CHECKING:
 
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import ParameterValue
-    from pytriton.protocol.columns import BatchColumn
+
 
 _ID, _PARAMETERS, _RAW = 3, 4, 7  # numbers of fields of a request
 _RAW_TAG = b"\x3a"
 _MAX_ID_BYTES = 127  # the length of a longer id has two bytes
-_first = itemgetter(0)
 
 
 class RequestLayout(NamedTuple):
@@ -168,29 +166,21 @@ class PbResponsePattern:
         model_name: str,
         model_version: str,
         rows: int | None,
-        columns: Sequence[BatchColumn],
+        columns: Sequence[Column],
         parameters: dict[str, ParameterValue] | None = None,
     ) -> None:
         self.structure = structure_of(columns)
         self._rows = rows or 1
-        tensors = blank_tensors(columns, rows)
+        tensors = [column.blank(rows) for column in columns]
         self._response = InferResponse(model_name, model_version, "", tensors, parameters)
-        self._splits = [struct.Struct(f"{len(tensor.data)}s") for tensor in tensors]
         self._layouts: dict[int, ResponseLayout] = {}  # by the length of the id
 
     def encode(
-        self, columns: Sequence[BatchColumn], row: int, ids: Sequence[bytes]
+        self, columns: Sequence[Column], row: int, ids: Sequence[bytes]
     ) -> Iterator[tuple[bytes, ...]]:
         """Returns the parts of messages to requests with these ids, whose rows begin at `row`."""
         count = len(ids)
-        end = row + count * self._rows
-        pieces: list[Iterable[bytes]] = []
-        for split, column in zip(self._splits, columns, strict=True):
-            data = column.data[row * column.row_bytes : end * column.row_bytes]
-            # Tensors without bytes cannot be split: each response has an empty one.
-            pieces.append(
-                map(_first, split.iter_unpack(data)) if split.size else repeat(b"", count)
-            )
+        pieces = [column.parts(row, count, self._rows) for column in columns]
         lengths = {*map(len, ids)}
         if len(lengths) > 1:
             return self._encode_each(ids, pieces)

@@ -9,13 +9,14 @@ import weakref
 import pytest
 
 from pytriton.base import dtypes
-from pytriton.runtime.executor.columns import ChunkSignature, InputColumn
+from pytriton.base.columns import ColumnKind
+from pytriton.runtime.executor.columns import ChunkSignature
 from pytriton.serving.engine.observers import Observer, Observers
 from pytriton.serving.server.api.gatherer import MAX_MEMBERS, Gatherer, Iterations
 from tests.fakes import FakeClock, FakeLoop, model_spec
 
 SIGNATURE = ChunkSignature(
-    (InputColumn("x", dtypes.INT32, (1,), 4), InputColumn("y", dtypes.INT32, (1,), 4))
+    (ColumnKind("x", dtypes.INT32, (1,), 4), ColumnKind("y", dtypes.INT32, (1,), 4))
 )
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 
 from pytriton.base import dtypes
+from pytriton.base.columns import Column
 from pytriton.base.errors import UNEXPECTED, InternalError, UnavailableError
 from pytriton.base.messages import InferResponse, InferTensor
-from pytriton.runtime.executor.columns import OutputColumn
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.payload import Payload
 from pytriton.serving.server.frontend.reply_outbox import ReplyOutbox
@@ -56,7 +56,7 @@ def response(size=4):
 
 def column(rows, row_bytes=4):
     data = memoryview(bytes(range(rows * row_bytes)))
-    return OutputColumn("x", dtypes.UINT8, (row_bytes,), row_bytes, data)
+    return Column("x", dtypes.UINT8, (row_bytes,), row_bytes, data)
 
 
 def test_replies_of_one_iteration_are_one_message(scene):

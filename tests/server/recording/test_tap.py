@@ -9,6 +9,7 @@ import types
 
 import pytest
 
+from pytriton.base.columns import ColumnKind
 from pytriton.base.dtypes import BY_NAME
 from pytriton.base.errors import (
     AlreadyExistsError,
@@ -26,7 +27,6 @@ from pytriton.protocol.recording import (
 )
 from pytriton.runtime.executor.columns import (
     ChunkSignature,
-    InputColumn,
     make_members,
     shared_request,
 )
@@ -496,7 +496,7 @@ def test_model_in_a_namespace_has_one_name_however_requests_come():
     engine, _, queue = tapped(models=["m"])
     spec = model_spec(namespace="team_a")
     engine.infer(request("team_a::m"), KeepingSink())
-    signature = ChunkSignature((InputColumn("x", FP32, (1,), 4),))
+    signature = ChunkSignature((ColumnKind("x", FP32, (1,), 4),))
     sink = types.SimpleNamespace(on_outcome=lambda *_, **__: None)
     chunk = PiecesChunk.of(signature, sink, [[bytes(4)] * 2], range(3))
     make_members(chunk, None, shared_request(spec.identifier, signature, 1))

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import pytest
 
+from pytriton.base.columns import Column, ColumnKind
 from pytriton.base.dtypes import FP32
 from pytriton.base.errors import CancelledError, InternalError
 from pytriton.base.messages import ChunkOrigins, InferResponse, InferTensor
 from pytriton.runtime.executor.columns import (
     ChunkSignature,
-    InputColumn,
-    OutputColumn,
     make_members,
 )
 from pytriton.serving.engine.observers import Observers, Watch
@@ -22,7 +21,7 @@ from tests.chunks import PiecesChunk
 from tests.fakes import RecordingSink, model_spec, request
 from tests.server.tracing.trace_facts import TIMES
 
-SIGNATURE = ChunkSignature((InputColumn("x", FP32, (1,), 4),))
+SIGNATURE = ChunkSignature((ColumnKind("x", FP32, (1,), 4),))
 SPEC = model_spec(name="m", version=3, max_batch_size=8)
 
 
@@ -85,7 +84,7 @@ class Rig:
 
     def answer(self, first, end):
         data = memoryview(b"AAAABBBBCCCC")
-        outputs = [OutputColumn("y", FP32, (1,), 4, data)]
+        outputs = [Column("y", FP32, (1,), 4, data)]
         self.chunk.sink.on_rows(self.chunk, first, end, outputs, first)
 
     def end(self, index, response=None, error=None, *, is_refused=False):

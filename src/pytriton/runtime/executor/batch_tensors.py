@@ -6,10 +6,11 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
+from pytriton.base.columns import Column
 from pytriton.base.dtypes import BY_NUMBER, BYTES
 from pytriton.base.errors import InternalError
 from pytriton.base.messages import InferRequest, InferTensor, OutputBurst
-from pytriton.runtime.executor.columns import LARGE_ROW_BYTES, OutputColumn
+from pytriton.runtime.executor.columns import LARGE_ROW_BYTES
 from pytriton.runtime.transport.frames import RequestDetails
 from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
 from pytriton.runtime.transport.peer_account import ProtocolError
@@ -276,7 +277,7 @@ def requested_outputs(run: ChunkRun) -> dict[int, list[str]]:
 
 def output_columns(
     received: Received, refs: list[TensorRef], batch: RunningBatch, *, batching: bool
-) -> list[OutputColumn] | None:
+) -> list[Column] | None:
     """Returns the outputs of a batch as columns; None if each request needs tensors of its own."""
     columns = []
     rows = batch.rows
@@ -292,22 +293,22 @@ def output_columns(
         if is_large and row_bytes > LARGE_ROW_BYTES:
             return None
         buffer = _bytes_of(received, ref, dtype)
-        column = OutputColumn(ref.name, dtype, shape, row_bytes, buffer)
+        offsets: Sequence[int] = ()
         if dtype is BYTES:
             if len(ref.pieces) != len(batch.inferences):
                 return None
             if sum(ref.pieces) != ref.size:
                 raise ProtocolError(f"expected the bytes of all requests, got {ref}")
-            column.row_bytes = 0
-            column.offsets = _row_offsets(
+            row_bytes = 0
+            offsets = _row_offsets(
                 ref.pieces, [inference.request.rows for inference in batch.inferences]
             )
-        columns.append(column)
+        columns.append(Column(ref.name, dtype, shape, row_bytes, buffer, offsets))
     return columns
 
 
 def _row_offsets(sizes: Sequence[int], rows: Sequence[int]) -> list[int]:
-    """Returns where the rows of requests of these sizes begin, and the end; see `OutputColumn`."""
+    """Returns where the rows of requests of these sizes begin, and the end; see `Column`."""
     offsets = [0]
     for size, count in zip(sizes, rows, strict=True):
         start = offsets[-1]

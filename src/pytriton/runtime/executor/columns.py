@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from pytriton.base.columns import Column, ColumnKind
 from pytriton.base.messages import NO_FIELDS, InferRequest, InferTensor, RequestFields
 from pytriton.runtime.executor.inference import CLOSED_SINK, Inference, InferenceOwner
 
 if TYPE_CHECKING:
-    from pytriton.base.dtypes import DataType
     from pytriton.base.errors import ServerError
     from pytriton.base.messages import ChunkOrigins, ExecutionTrace, InferResponse, ResponseSink
 
@@ -36,48 +36,11 @@ if TYPE_CHECKING:
 LARGE_ROW_BYTES = 4 << 10
 
 
-class InputColumn(msgspec.Struct, frozen=True, gc=False):
-    """One input of all requests with a signature."""
-
-    name: str
-    dtype: DataType
-    shape: tuple[int, ...]  # of one row; the whole shape if the model has no batch dimension
-    row_bytes: int  # 0 for the datatype BYTES, whose rows differ
-
-    def tensor(self, rows: int, data: Buffer, *, is_batched: bool) -> InferTensor:
-        """Returns the input of a request that has this number of rows."""
-        shape = (rows, *self.shape) if is_batched else self.shape
-        return InferTensor(self.name, self.dtype, shape, data)
-
-
-class OutputColumn(msgspec.Struct, gc=False):
-    """One output of a whole batch."""
-
-    name: str
-    dtype: DataType
-    shape: tuple[int, ...]  # of one row; the whole shape if the model has no batch dimension
-    row_bytes: int  # 0 for the datatype BYTES
-    data: memoryview  # keeps its memory alive
-    # For BYTES, where each row begins, and the end; rows inside a request have none of their own.
-    offsets: Sequence[int] = ()
-
-    def part(self, row: int, end: int) -> memoryview:
-        """Returns the bytes of the rows `row` to `end` (without `end`), of whole requests."""
-        if self.offsets:
-            return self.data[self.offsets[row] : self.offsets[end]]
-        return self.data[row * self.row_bytes : end * self.row_bytes]
-
-    def tensor(self, row: int, end: int, *, is_batched: bool) -> InferTensor:
-        """Returns the output of a request that has these rows."""
-        shape = (end - row, *self.shape) if is_batched else self.shape
-        return InferTensor(self.name, self.dtype, shape, self.part(row, end))
-
-
 class ChunkSignature(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """The common structure of the requests of a chunk."""
 
     # The inputs of each request in the model's order, without optional ones that are missing.
-    inputs: tuple[InputColumn, ...]
+    inputs: tuple[ColumnKind, ...]
     outputs: tuple[str, ...] | None = None  # the requested outputs; None: all
     batch_key: Any = None  # what `engine.validation.validate` sets as the key of such a request
     is_batched: bool = True  # their model has a batch dimension
@@ -116,7 +79,7 @@ class Chunk(msgspec.Struct, eq=False):
         for position, column in enumerate(self.signature.inputs):
             pieces = self.pieces(position, index, index + 1)
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            inputs[column.name] = column.tensor(rows, data, is_batched=is_batched)
+            inputs[column.name] = column.with_data(rows, data, is_batched=is_batched)
         return inputs
 
     def request_of(self, index: int) -> InferRequest:
@@ -153,7 +116,7 @@ class ChunkSink(Protocol):
     """Receives the answers of a chunk's members: each ends exactly once, by one of the methods."""
 
     def on_rows(
-        self, chunk: Chunk, first: int, end: int, outputs: Sequence[OutputColumn], row: int
+        self, chunk: Chunk, first: int, end: int, outputs: Sequence[Column], row: int
     ) -> None:
         """Receive the answers of the members `first` to `end` (without `end`), in one batch.
 
@@ -262,7 +225,7 @@ class ChunkRun(msgspec.Struct, eq=False, gc=False):
     end: int  # index after the last one
     position: int  # of the first one in the batch
     row: int  # of the first one in the batch
-    outputs: Sequence[OutputColumn] = ()  # of the whole batch, once it is answered
+    outputs: Sequence[Column] = ()  # of the whole batch, once it is answered
 
     @property
     def count(self) -> int:

@@ -6,20 +6,19 @@ The keys are made here, too: requests that a model could distinguish have differ
 
 from __future__ import annotations
 
-import functools
 import itertools
-import struct
 import time
 from hashlib import sha256
-from itertools import chain, repeat
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pytriton.base.columns import cut
 from pytriton.base.messages import InferRequest, InferResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.columns import Chunk, ChunkRun
@@ -291,18 +290,6 @@ def _has_key_fields(request: InferRequest) -> bool:
 
 def _size(data: Any) -> int:
     return data.nbytes if type(data) is memoryview else len(data)
-
-
-def cut(column: Any, size: int, count: int) -> Iterable[bytes]:
-    """Returns `count` copies of parts of a buffer, all of one size; faster than slices."""
-    if not size:
-        return repeat(b"", count)
-    return chain.from_iterable(_parts_of(size)(column))
-
-
-@functools.lru_cache(64)
-def _parts_of(size: int) -> Callable[[Any], Iterator[tuple[bytes]]]:
-    return struct.Struct(f"{size}s").iter_unpack
 
 
 def _pieces(chunk: Chunk, column: int, count: int, rows: int) -> Iterable[Any]:

@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pytriton.base.columns import Column
 from pytriton.base.messages import InferTensor
 
 if TYPE_CHECKING:
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
         TraceOrigin,
     )
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.runtime.executor.columns import OutputColumn
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.costs import TokenUsage
     from pytriton.serving.engine.served_model import ServedModel
@@ -159,7 +159,7 @@ class Run(msgspec.Struct):
     is_final: bool = True
     is_refused: bool = False  # no model has seen it
     # Of the batch, if its columns answer them; see `ChunkSink.on_rows`.
-    outputs: Sequence[OutputColumn] = ()
+    outputs: Sequence[Column] = ()
     row: int = 0
     row_starts: Sequence[int] = ()
     is_batched: bool = False
@@ -277,7 +277,7 @@ class Watch:
     # A chunk
 
     def on_rows(
-        self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
+        self, chunk: Any, first: int, end: int, outputs: Sequence[Column], row: int
     ) -> None:
         """Pass on the answers of members."""
         run = Run(first, end, _monotonic_ns(), outputs=outputs, row=row)

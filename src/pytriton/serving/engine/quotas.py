@@ -14,6 +14,7 @@ import math
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from pytriton.base.columns import Column
 from pytriton.base.errors import ResourceExhaustedError
 from pytriton.base.messages import RequestGroup
 from pytriton.base.quotas import PrincipalQuotas
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pytriton.base.errors import ServerError
     from pytriton.base.messages import InferResponse, ResponseBurst, ResponseSink
     from pytriton.base.quotas import Quota
-    from pytriton.runtime.executor.columns import Chunk, ChunkSink, OutputColumn
+    from pytriton.runtime.executor.columns import Chunk, ChunkSink
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.costs import TokenUsage
     from pytriton.serving.engine.served_model import ServedModel
@@ -511,7 +512,7 @@ class AdmittedMembers:
         self._admissions = admissions
 
     def on_rows(
-        self, chunk: Chunk, first: int, end: int, outputs: Sequence[OutputColumn], row: int
+        self, chunk: Chunk, first: int, end: int, outputs: Sequence[Column], row: int
     ) -> None:
         """Pass answers on."""
         ended: dict[Admission, int] = {}
@@ -556,5 +557,5 @@ class AdmittedMembers:
         self._sink.on_outcome(chunk, index, response, error, is_refused=is_refused)
 
 
-def _output_size(outputs: Sequence[OutputColumn], row: int, end: int) -> int:
+def _output_size(outputs: Sequence[Column], row: int, end: int) -> int:
     return sum([len(column.part(row, end)) for column in outputs])

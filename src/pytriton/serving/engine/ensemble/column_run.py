@@ -9,8 +9,10 @@ cannot go on in this way continues as an ordinary request.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytriton.base.columns import Column, ColumnKind
 from pytriton.base.errors import CancelledError, ServerError, error_for_clients
 from pytriton.base.messages import (
     InferRequest,
@@ -22,8 +24,6 @@ from pytriton.runtime.executor.columns import (
     Chunk,
     ChunkRun,
     ChunkSignature,
-    InputColumn,
-    OutputColumn,
     make_members,
     shared_request,
 )
@@ -32,9 +32,8 @@ from pytriton.serving.engine.delivery import deliver_run
 from pytriton.serving.engine.validation import UncountedStringsError, validate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from pytriton.base.dtypes import DataType
     from pytriton.runtime.executor.columns import Buffer
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
@@ -43,48 +42,29 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.stats import BatchRecord
 
 
-class InputSource:
-    """An input of the ensemble, in the columns of the client's chunk."""
+class Source(NamedTuple):
+    """A tensor of the members of a client's chunk."""
 
-    __slots__ = ("_chunk", "_column", "dtype", "row_bytes", "shape")
-
-    def __init__(self, chunk: Chunk, column: int) -> None:
-        described = chunk.signature.inputs[column]
-        self.dtype: DataType = described.dtype
-        self.shape = described.shape
-        self.row_bytes = described.row_bytes
-        self._chunk = chunk
-        self._column = column
-
-    def pieces(self, first: int, end: int) -> list[Buffer]:
-        """Returns the bytes of some members."""
-        return self._chunk.pieces(self._column, first, end)
+    kind: ColumnKind
+    pieces: Callable[[int, int], list[Buffer]]  # the bytes of some members, by index
 
 
-class RowsSource:
-    """An output of a step, in a column of the batch that has computed it.
+def _input_source(chunk: Chunk, place: int) -> Source:
+    """Returns an input of the ensemble, in the columns of the client's chunk."""
+    return Source(chunk.signature.inputs[place], partial(chunk.pieces, place))
 
-    Args:
-        column: The output of the whole batch.
-        starts: The first row of each member of the client's chunk.
-        offset: What to add to that, for its first row in the batch.
+
+def _rows_source(column: Column, starts: Sequence[int], offset: int) -> Source:
+    """Returns an output of a step, in a column of the batch that has computed it.
+
+    `starts` are the first rows of the members of the client's chunk, and `offset` is what to add to
+    them for the rows of the batch.
     """
 
-    __slots__ = ("_data", "_offset", "_starts", "dtype", "row_bytes", "shape")
+    def pieces(first: int, end: int) -> list[Buffer]:
+        return [column.part(starts[first] + offset, starts[end] + offset)]
 
-    def __init__(self, column: OutputColumn, starts: Sequence[int], offset: int) -> None:
-        self.dtype: DataType = column.dtype
-        self.shape = column.shape
-        self.row_bytes = column.row_bytes
-        self._data = column.data
-        self._starts = starts
-        self._offset = offset
-
-    def pieces(self, first: int, end: int) -> list[Buffer]:
-        """Returns the bytes of some members."""
-        starts, offset, row_bytes = self._starts, self._offset, self.row_bytes
-        begin, until = (starts[first] + offset) * row_bytes, (starts[end] + offset) * row_bytes
-        return [self._data[begin:until]]
+    return Source(column, pieces)
 
 
 class Slab:
@@ -97,7 +77,7 @@ class Slab:
         plan: Plan,
         chunk: Chunk,
         extent: tuple[int, int],
-        sources: Mapping[str, InputSource | RowsSource],
+        sources: Mapping[str, Source],
         position: int = 0,
         compute_ns: tuple[int, int, int] = (0, 0, 0),
     ) -> None:
@@ -108,9 +88,7 @@ class Slab:
         self.position = position  # of the next step in the plan's chain
         self.compute_ns = compute_ns  # the times of the steps before it
 
-    def after_step(
-        self, extent: tuple[int, int], outputs: Sequence[OutputColumn], row: int
-    ) -> Slab:
+    def after_step(self, extent: tuple[int, int], outputs: Sequence[Column], row: int) -> Slab:
         """Returns the slab of those members that a batch has answered."""
         plan, position, starts = self.plan, self.position, self.chunk.row_starts
         written = plan.chain[position].outputs
@@ -120,7 +98,7 @@ class Slab:
         for output in outputs:
             tensor = written.get(output.name)
             if tensor is not None:
-                sources[tensor] = RowsSource(output, starts, offset)
+                sources[tensor] = _rows_source(output, starts, offset)
         return Slab(plan, self.chunk, extent, sources, position + 1, self.compute_ns)
 
     def part(self, first: int, end: int) -> Slab:
@@ -155,11 +133,12 @@ class Slab:
         tensors = {}
         for name, source in self.sources.items():
             (data,) = source.pieces(index, index + 1)
-            shape = (self.rows_of(index), *source.shape) if self.plan.batches else source.shape
-            tensors[name] = InferTensor(name, source.dtype, shape, data)
+            tensor = source.kind.with_data(self.rows_of(index), data, is_batched=self.plan.batches)
+            tensor.name = name
+            tensors[name] = tensor
         return tensors
 
-    def output_columns(self) -> list[OutputColumn]:
+    def output_columns(self) -> list[Column]:
         """Returns the outputs of the ensemble for these members, from their first row on."""
         columns = []
         for name in self.plan.outputs:
@@ -167,9 +146,8 @@ class Slab:
             if source is not None:
                 pieces = source.pieces(self.first, self.end)
                 data = memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-                columns.append(
-                    OutputColumn(name, source.dtype, source.shape, source.row_bytes, data)
-                )
+                kind = source.kind
+                columns.append(Column(name, kind.dtype, kind.shape, kind.row_bytes, data))
         return columns
 
 
@@ -181,7 +159,7 @@ class StepChunk(Chunk, kw_only=True, eq=False):
 
     slab: Slab
     model: ManagedModel
-    sources: list[InputSource | RowsSource]  # of its inputs
+    sources: list[Source]  # of its inputs
 
     @classmethod
     def of(
@@ -237,7 +215,7 @@ class ColumnRuns:
         assert chunk is not None
         self.running += len(members)
         sources = {
-            column.name: InputSource(chunk, index)
+            column.name: _input_source(chunk, index)
             for index, column in enumerate(chunk.signature.inputs)
         }
         try:
@@ -290,7 +268,7 @@ class ColumnRuns:
     def _signature(self, step: Step, model: ManagedModel, slab: Slab) -> ChunkSignature | None:
         """Returns the signature of a step's requests; None if they do not fit to its model."""
         columns = tuple(
-            InputColumn(each.name, source.dtype, source.shape, source.row_bytes)
+            ColumnKind(each.name, source.kind.dtype, source.kind.shape, source.kind.row_bytes)
             for each in step.inputs
             if (source := slab.sources.get(each.tensor)) is not None
         )
@@ -309,7 +287,7 @@ class ColumnRuns:
     # Called by the models of steps
 
     def on_rows(
-        self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
+        self, chunk: Any, first: int, end: int, outputs: Sequence[Column], row: int
     ) -> None:
         """Submit members that a batch has answered to the next step, or answer them."""
         slab, model = chunk.slab, chunk.model
@@ -444,12 +422,12 @@ def _step_requests(
 
 
 def _checked_signature(
-    step: Step, model: ManagedModel, columns: tuple[InputColumn, ...], rows: int
+    step: Step, model: ManagedModel, columns: tuple[ColumnKind, ...], rows: int
 ) -> ChunkSignature | None:
     """Validate a request with these inputs, and make a signature of it."""
     is_batched = model.spec.max_batch_size > 0
     inputs = {
-        each.name: each.tensor(rows, bytes(each.row_bytes * rows), is_batched=is_batched)
+        each.name: each.with_data(rows, bytes(each.row_bytes * rows), is_batched=is_batched)
         for each in columns
     }
     request = InferRequest(step.model_name, inputs, outputs=tuple(step.outputs))

@@ -499,7 +499,7 @@ class SequenceScheduler:
         if like.chunk is not None:  # most of its inputs are in the columns of its chunk
             for column in like.chunk.signature.inputs:
                 zeros = bytes(column.row_bytes)
-                null.inputs[column.name] = column.tensor(1, zeros, is_batched=self._is_batched)
+                null.inputs[column.name] = column.with_data(1, zeros, is_batched=self._is_batched)
         return null
 
     def _keep_states(self, sequence: LiveSequence, outcome: Outcome) -> ServerError | None:

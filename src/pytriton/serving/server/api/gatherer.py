@@ -13,6 +13,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from pytriton.base import dtypes
+from pytriton.base.columns import Column, ColumnKind, structure_of
 from pytriton.base.errors import ServerError, error_for_clients
 from pytriton.base.messages import (
     NO_FIELDS,
@@ -23,11 +24,9 @@ from pytriton.base.messages import (
     RequestFields,
     RequestPath,
 )
-from pytriton.protocol.columns import structure_of
 from pytriton.runtime.executor.columns import (
     Chunk,
     ChunkSignature,
-    InputColumn,
     make_members,
     shared_request,
 )
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.columns import (
         Buffer,
         ChunkSink,
-        OutputColumn,
     )
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.observers import Observers
@@ -341,7 +339,7 @@ class ColumnSink(Generic[_Pattern]):
             batch_key=self._batch_key,
         )
 
-    def response_pattern(self, outputs: Sequence[OutputColumn]) -> _Pattern:
+    def response_pattern(self, outputs: Sequence[Column]) -> _Pattern:
         """Returns the encoder for the outputs of a batch: mostly the one of the last batch."""
         pattern = self._pattern
         if pattern is None or pattern.structure != structure_of(outputs):
@@ -352,7 +350,7 @@ class ColumnSink(Generic[_Pattern]):
         return pattern
 
     def respond_each(
-        self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
+        self, chunk: Any, first: int, end: int, outputs: Sequence[Column], row: int
     ) -> None:
         """Answer one by one, because the responses have what a pattern cannot write."""
         rows = self.rows or 1
@@ -366,7 +364,7 @@ class ColumnSink(Generic[_Pattern]):
                 self.on_outcome(chunk, index, None, error, is_refused=False)
 
     def _response(
-        self, request_id: str, outputs: Sequence[OutputColumn], row: int, end: int
+        self, request_id: str, outputs: Sequence[Column], row: int, end: int
     ) -> InferResponse:
         """Returns the response with these rows."""
         spec, is_batched = self.spec, self.rows is not None
@@ -415,6 +413,6 @@ def _gatherer(
     return Gatherer(iterations, signature, request.rows, request.model_version, order, sink)
 
 
-def _column(tensor: InferTensor, *, is_batched: bool) -> InputColumn:
+def _column(tensor: InferTensor, *, is_batched: bool) -> ColumnKind:
     shape = tensor.shape[1:] if is_batched else tensor.shape
-    return InputColumn(tensor.name, tensor.dtype, shape, prod(shape) * tensor.dtype.itemsize)
+    return ColumnKind(tensor.name, tensor.dtype, shape, prod(shape) * tensor.dtype.itemsize)

@@ -12,6 +12,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from pytriton.base.columns import Column, ColumnKind
 from pytriton.base.dtypes import BY_NUMBER
 from pytriton.base.errors import CancelledError, error_for_clients, error_from_code
 from pytriton.base.messages import (
@@ -22,8 +23,6 @@ from pytriton.runtime.executor.columns import (
     Chunk,
     ChunkRun,
     ChunkSignature,
-    InputColumn,
-    OutputColumn,
     make_members,
     shared_request,
 )
@@ -218,7 +217,7 @@ class ChunkSender:
         self._count(item.call, opened, len(members))
         try:
             outputs = [
-                OutputColumn(
+                Column(
                     ref.name,
                     BY_NUMBER[ref.dtype],
                     ref.shape,
@@ -309,7 +308,7 @@ def _kinds_of(members: Sequence[Inference]) -> tuple[list[MemberKind], list[int]
 def read_signature(frame: DefineSignature) -> ChunkSignature:
     """Returns the signature that a front end has defined."""
     inputs = [
-        InputColumn(column.name, BY_NUMBER[column.dtype], column.shape, column.row_bytes)
+        ColumnKind(column.name, BY_NUMBER[column.dtype], column.shape, column.row_bytes)
         for column in frame.inputs
     ]
     key = as_batch_key(frame.batch_key)
@@ -413,7 +412,7 @@ class FrontEndChunks:
     # Answers
 
     def on_rows(
-        self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
+        self, chunk: Any, first: int, end: int, outputs: Sequence[Column], row: int
     ) -> None:
         """Send the answers of neighbours."""
         starts = chunk.row_starts

@@ -7,6 +7,7 @@ import logging
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from pytriton.base.columns import Column
 from pytriton.base.errors import ServerError, error_for_clients, sendable_text
 from pytriton.runtime.transport.frontend_frames import Replies, ReplyItem, RowsItem
 from pytriton.runtime.transport.refs import TensorRef
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytriton.base.messages import InferResponse, RequestCost, ResponseBurst
-    from pytriton.runtime.executor.columns import OutputColumn
     from pytriton.runtime.transport.channel import Payload
     from pytriton.runtime.transport.loop_channel import LoopChannel
 
@@ -129,7 +129,7 @@ class ReplyOutbox:
         call: int,
         first: int,
         end: int,
-        outputs: Sequence[OutputColumn],
+        outputs: Sequence[Column],
         row: int,
         rows: int,
         cost: RequestCost | None = None,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from google.protobuf.message import DecodeError
 
+from pytriton.base.columns import Column
 from pytriton.base.errors import ServerError
 from pytriton.base.messages import (
     NO_FIELDS,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from pytriton.protocol.grpc import CallHead
     from pytriton.protocol.http2 import IncompleteInput
     from pytriton.protocol.pb_columns import PbRequestPattern, RequestLayout
-    from pytriton.runtime.executor.columns import OutputColumn
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.api.gatherer import GatheredChunk, Gatherer
@@ -176,7 +176,7 @@ class CallColumns(PbColumns[PbResponsePattern]):
             call.connection.fail_call(call, error)
 
     def on_rows(
-        self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
+        self, chunk: Any, first: int, end: int, outputs: Sequence[Column], row: int
     ) -> None:
         """Answer requests whose outputs are in the columns of a batch."""
         if any(column.offsets for column in outputs):

@@ -14,6 +14,7 @@ import functools
 import time
 from typing import TYPE_CHECKING, Any
 
+from pytriton.base.columns import Column
 from pytriton.base.errors import InternalError, ServerError, UnavailableError
 from pytriton.base.messages import RequestPath
 from pytriton.protocol.grpc.messages import PREFIX_BYTES
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from pytriton.base.model_spec import ModelSpec
     from pytriton.protocol.grpc import CallHead, GrpcError, MessageAssembler
     from pytriton.protocol.kserve_pb import BuiltRequest, ParsedMessage
-    from pytriton.runtime.executor.columns import OutputColumn
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel
@@ -506,7 +506,7 @@ class StreamColumns(PbColumns[PbStreamedResponsePattern]):
         super().__init__(iterations, spec, request, PbStreamedResponsePattern)
 
     def on_rows(
-        self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
+        self, chunk: Any, first: int, end: int, outputs: Sequence[Column], row: int
     ) -> None:
         """Answer requests whose outputs are in the columns of a batch."""
         if any(column.offsets for column in outputs):

@@ -13,6 +13,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from pytriton.base.columns import Column
 from pytriton.base.messages import InferRequest, InferResponse, RequestPath
 from pytriton.protocol.compression import choose_encoding, compress
 from pytriton.protocol.json_columns import HttpRequestPattern, HttpResponsePattern, request_form
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from pytriton.base.model_spec import ModelSpec
     from pytriton.protocol.json_columns import RequestForm
     from pytriton.protocol.kserve_json import OutputFormat
-    from pytriton.runtime.executor.columns import OutputColumn
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.api.gatherer import GatheredChunk, Gatherer
     from pytriton.serving.server.http.connection import HttpConnection
@@ -163,7 +163,7 @@ class HttpColumns(ColumnSink[HttpResponsePattern]):
         return exchange
 
     def on_rows(
-        self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
+        self, chunk: Any, first: int, end: int, outputs: Sequence[Column], row: int
     ) -> None:
         """Answer requests whose outputs are in the columns of a batch."""
         ids = None
