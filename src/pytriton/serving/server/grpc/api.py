@@ -110,13 +110,14 @@ class GrpcApi:
         self._methods: dict[str, GrpcMethod] = {}  # by path
         infer = InferService(engine, options, loop, shared_memory)
         stream_columns = StreamColumnTable(engine, loop)
-        if self._guard is not None:
-            stream_columns = guard.guarded(self._guard, infer, engine, loop)
+        infer.guard = self._guard
         # Those that decide which requests travel as columns; `call_columns` is None if no call may.
         self.column_tables: list[CallTable | StreamColumnTable] = [stream_columns]
         self.call_columns: CallTable | None = infer.columns
         if infer.columns is not None:
             self.column_tables.append(infer.columns)
+        for table in self.column_tables:
+            table.guard = self._guard
         self._add_methods(infer, stream_columns)
         self._add_operations(operations, Desk(engine, options.id, shared_memory))
         self.flushes = FlushQueue(loop)

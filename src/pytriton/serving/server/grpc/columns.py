@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.api.gatherer import GatheredChunk, Gatherer
     from pytriton.serving.server.grpc.call import CallConnection
+    from pytriton.serving.server.grpc.guard import CallGuard
 
 MAX_MESSAGE_BYTES = 4096
 LEARN_EVERY = 16  # how many requests of a size take the ordinary way before one is learned
@@ -263,9 +264,10 @@ class ColumnTable(Generic[_Columns]):
         self._columns: dict[Any, _Columns] = {}
         self._last: _Columns | None = None  # to which a request of a sequence was added
         self._left = _NEW  # why the last message has to take the ordinary way
+        self.guard: CallGuard | None = None  # set by the owner; None: there is no policy
 
     def find(  # noqa: C901  one pass: each call would take 0.1 us
-        self, message: bytes
+        self, message: bytes, head: CallHead, connection: CallConnection
     ) -> tuple[ServedModel, _Columns, Sequence[bytes], RequestFields, bool] | None:
         """Read a request of a known layout; None: it takes the ordinary way, where `learn` is next.
 
@@ -298,7 +300,13 @@ class ColumnTable(Generic[_Columns]):
         spec, engine = columns.spec, self._engine
         model = engine.find(spec.identifier, columns.version)
         # The ordinary way also finds the error, if there is one: the model may be gone.
-        if model is None or model.spec is not spec or engine.is_exiting:
+        # So does it refuse one without a right to its model.
+        if (
+            model is None
+            or model.spec is not spec
+            or engine.is_exiting
+            or (self.guard is not None and not self.guard.allows(connection, head, spec.name))
+        ):
             self._left = _NEW
             return None
         is_alone = columns.gatherer.is_alone(model)
@@ -310,7 +318,8 @@ class ColumnTable(Generic[_Columns]):
             if is_alone or self._last is not columns:
                 self.submit()
             self._last = columns
-        return model, columns, holes, fields, is_alone
+        own = fields.with_principal(head.principal) if head.principal else fields
+        return model, columns, holes, own, is_alone
 
     def _find_patterns(self, size: int) -> list[tuple[PbRequestPattern, _Columns]]:
         """Returns the patterns of messages of a size that is read for the first time."""
@@ -420,12 +429,10 @@ class CallTable(ColumnTable[CallColumns]):
         self, connection: CallConnection, stream_id: int, head: CallHead, framed: bytes
     ) -> GrpcCall | None:
         """Serve a request of a known layout; returns None if it has to take the ordinary way."""
-        taken = self.find(framed)
+        taken = self.find(framed, head, connection)
         if taken is None:
             return None
         model, columns, inputs, fields, is_alone = taken
-        if head.principal:
-            fields = fields.with_principal(head.principal)
         if is_alone:
             request = columns.lone_request(inputs, fields)
             return self._begin_alone(connection, stream_id, head, model, request)

@@ -12,25 +12,13 @@ from typing import TYPE_CHECKING, Any
 from pytriton.serving.server.access.decisions import Denial, Scope
 from pytriton.serving.server.api.refusals import INFERENCE, ForbiddenError
 from pytriton.serving.server.grpc.call import header_of
-from pytriton.serving.server.grpc.columns import CallTable
 from pytriton.serving.server.grpc.infer import CallDeniedError
-from pytriton.serving.server.grpc.stream import StreamColumnTable
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Sequence
-
-    from pytriton.base.dtypes import Buffer
-    from pytriton.base.messages import RequestFields
     from pytriton.protocol.grpc import CallHead
-    from pytriton.serving.engine.client import EngineClient
-    from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.access.control import AccessControl
     from pytriton.serving.server.api.authorization import Authorization
-    from pytriton.serving.server.grpc.call import CallConnection, GrpcCall
-    from pytriton.serving.server.grpc.columns import CallColumns
-    from pytriton.serving.server.grpc.infer import InferService
-    from pytriton.serving.server.grpc.stream import StreamColumns, StreamInferCall
+    from pytriton.serving.server.grpc.call import GrpcCall
 
 
 class CallGuard:
@@ -42,7 +30,7 @@ class CallGuard:
 
     def denial(self, connection: Any, head: CallHead, api: str) -> Denial | None:
         """Returns why a call with a head is refused; what is found out is kept in the head."""
-        if head.grant is not None and self.access.is_current(head.grant, connection):
+        if self.knows(connection, head):
             return None
         found = self._authorization.decide(api, Scope.NONE, header_of(head), connection)
         if isinstance(found, Denial):
@@ -52,6 +40,14 @@ class CallGuard:
         assert found is not None, "a policy knows the sender of each call"
         head.grant, head.principal = found, found.name
         return None
+
+    def knows(self, connection: Any, head: CallHead) -> bool:
+        """Returns whether what a head was allowed is still true."""
+        return head.grant is not None and self.access.is_current(head.grant, connection)
+
+    def allows(self, connection: Any, head: CallHead, model: str) -> bool:
+        """Returns whether it is known that the sender of a call may use a model."""
+        return self.knows(connection, head) and bool(head.grant.principal.may_use(model))
 
     def check_sender(self, connection: Any, head: CallHead, api: str = INFERENCE) -> None:
         """Raise CallDeniedError if the sender of a call has lost its rights since it began."""
@@ -94,67 +90,3 @@ class CallGuard:
             self.check_sender(connection, call.head, api)
         except CallDeniedError as error:
             connection.fail_call(call, error)
-
-
-class GuardedCallTable(CallTable):
-    """The layouts of requests of ModelInfer, for senders with rights to their models."""
-
-    guard: CallGuard  # set after it was made
-    _grant: Any = None
-
-    def take(
-        self, connection: CallConnection, stream_id: int, head: CallHead, framed: bytes
-    ) -> GrpcCall | None:
-        """Serve a request of a known layout; returns None if it has to take the ordinary way."""
-        grant = self._grant = head.grant
-        if grant is None or not self.guard.access.is_current(grant, connection):  # type: ignore[arg-type]  # it is a connection
-            return None
-        return super().take(connection, stream_id, head, framed)
-
-    def find(
-        self, message: bytes
-    ) -> tuple[ServedModel, CallColumns, Sequence[bytes], RequestFields, bool] | None:
-        """Read a request; one without a right to its model is refused in the ordinary way."""
-        taken = super().find(message)
-        if taken is None or self._grant.principal.may_use(taken[1].spec.name):
-            return taken
-        return None
-
-
-class GuardedStreamTable(StreamColumnTable):
-    """The layouts of streamed requests, for senders with rights to their models."""
-
-    guard: CallGuard  # set after it was made
-    _grant: Any = None
-
-    def take(self, call: StreamInferCall, message: Buffer) -> bool:
-        """Add a request to a chunk; returns False if it has to take the ordinary way."""
-        grant = self._grant = call.head.grant
-        if grant is None or not self.guard.access.is_current(grant, call.connection):  # type: ignore[arg-type]  # it is a connection
-            return False
-        return super().take(call, message)
-
-    def find(
-        self, message: bytes
-    ) -> tuple[ServedModel, StreamColumns, Sequence[bytes], RequestFields, bool] | None:
-        """Read a request; one without a right to its model is refused in the ordinary way."""
-        taken = super().find(message)
-        if taken is None or self._grant.principal.may_use(taken[1].spec.name):
-            return taken
-        return None
-
-
-def guarded(
-    guard: CallGuard,
-    service: InferService,
-    engine: EngineClient,
-    loop: asyncio.AbstractEventLoop,
-) -> GuardedStreamTable:
-    """Let the calls of a service pass a guard; returns the layouts of its streamed requests."""
-    service.guard = guard
-    if service.columns is not None:
-        service.columns = table = GuardedCallTable(engine, loop, service.begin_alone)
-        table.guard = guard
-    streamed = GuardedStreamTable(engine, loop)
-    streamed.guard = guard
-    return streamed

@@ -556,14 +556,15 @@ class StreamColumnTable(ColumnTable[StreamColumns]):
 
     def take(self, call: StreamInferCall, message: Buffer) -> bool:
         """Add a request to a chunk; returns False if it has to take the ordinary way."""
-        if not isinstance(message, bytes) or (taken := self.find(message)) is None:
+        if not isinstance(message, bytes):
+            return False
+        taken = self.find(message, call.head, call.connection)
+        if taken is None:
             return False
         model, columns, inputs, fields, is_alone = taken
         if is_alone:
             self.leave_alone()
             return False
-        if call.head.principal:
-            fields = fields.with_principal(call.head.principal)
         gatherer = columns.gatherer
         member = call.add_member(message, fields.id.encode(), gatherer)
         member.chunk, member.index = gatherer.add(model, inputs, member, fields)
