@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.base.columns import Column, ColumnKind
 from pytriton.base.dtypes import BY_NUMBER
-from pytriton.base.errors import CancelledError, error_for_clients, error_from_code
+from pytriton.base.errors import error_for_clients, error_from_code
 from pytriton.base.messages import (
     InferRequest,
     RequestCost,
@@ -100,8 +100,8 @@ class OpenChunk:
 class ChunkSender:
     """The chunks of one front end that are on their way.
 
-    `define` sends a signature to the core, before the chunks that use it. `resubmit` looks up the
-    model of a request again.
+    `define` sends a signature to the core, before the chunks that use it. `resubmit` submits a
+    member as a request of its own.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class ChunkSender:
             self._count(item.call, opened, opened.left)
             for member in opened.members:
                 if not member.is_over:
-                    self._submit_again(member)
+                    self._resubmit(member)
             return
         member = opened.members[item.index]
         self._count(item.call, opened, 1)
@@ -273,22 +273,6 @@ class ChunkSender:
             chunk = opened.members[0].chunk
             assert chunk is not None
             del self._calls[chunk]
-
-    def _submit_again(self, member: Inference) -> None:
-        """Submit a member as a request of its own: its model was replaced on the way."""
-        chunk = member.chunk
-        assert chunk is not None
-        index = member.index
-        member.request = chunk.request_of(index)
-        # The same handle, by which it can still be cancelled.
-        member.sink, member.chunk, member.owner = chunk.member_sink(index), None, None
-        member.trace = chunk.trace
-        if member.trace is not None:
-            member.trace.taken_back(index)
-        if member.is_cancelled:
-            deliver(member, Outcome(0, None, CancelledError("")))
-        else:
-            self._resubmit(member)
 
 
 def _kinds_of(members: Sequence[Inference]) -> tuple[list[MemberKind], list[int]]:

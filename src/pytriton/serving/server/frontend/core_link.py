@@ -109,7 +109,7 @@ class CoreLink:
         self._questions: dict[int, asyncio.Future[Any]] = {}
         self._items: list[SubmitItem] = []
         self._chunk_items: list[ChunkItem] = []
-        self._chunks = ChunkSender(self._define, resubmit)
+        self._chunks = ChunkSender(self._define, self._submit_again)
         self._cancelled_members: list[tuple[int, int]] = []
         self._payload: Payload | None = None
         self._bytes = 0
@@ -461,6 +461,11 @@ class CoreLink:
 
     def _submit_again(self, inference: Inference) -> None:
         """Submit a request again whose model was replaced while the request was on its way."""
+        chunk = inference.chunk
+        if chunk is not None:  # it becomes a request of its own, with the same handle
+            inference.request = chunk.request_of(inference.index)
+            inference.sink, inference.chunk = chunk.member_sink(inference.index), None
+            inference.trace = chunk.trace
         if inference.trace is not None:
             inference.trace.taken_back(inference.index)
         if inference.is_cancelled:
