@@ -22,6 +22,7 @@ from pytriton.runtime.transport.control import (
     Started,
 )
 from pytriton.serving.engine.engine import Engine
+from pytriton.serving.repository.loading.instance_factory import InstanceFactory
 from pytriton.serving.server.api.authorization import RestrictedGroup
 from pytriton.serving.server.binding import binder_port
 from pytriton.serving.server.binding.binder_port import BinderPort
@@ -59,7 +60,7 @@ class Port:
         self.http_port = http_port or self.http_port
         self.engine = Engine()
         self.port = BinderPort(
-            self.engine, None, authorizations(ServerOptions(**options)), self.loop
+            self.engine, InstanceFactory(self.loop), authorizations(ServerOptions(**options))
         )
         ports = (self.http_port, self.grpc_port, 0)
         self.port.start(Started(*ports), ServerAccess(ports, ("127.0.0.1",) * 3, {}, {}, TOKEN))

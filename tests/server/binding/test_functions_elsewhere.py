@@ -50,9 +50,7 @@ class ElsewhereBinder(Binder):
         self.recovery = self.launcher.recovery
         self.problem: Exception | None = None
         self.specs = []
-        self.session._load_function = FunctionLoader(
-            self._launcher, self.loop, exit_timeout_s=5.0
-        ).load
+        self.session._load_function = FunctionLoader(self._launcher, self.factory).load
 
     async def _launcher(self):
         if self.problem is not None:
@@ -365,9 +363,7 @@ def cluster():
     """A server whose functions run in processes that connect to it, as those of a cluster do."""
     made = ElsewhereBinder()
     executor = PlainCluster(RayOptions(), made.loop)
-    made.session._load_function = FunctionLoader(
-        executor.launcher, made.loop, exit_timeout_s=5.0
-    ).load
+    made.session._load_function = FunctionLoader(executor.launcher, made.factory).load
     yield made
     made.loop.run_until_complete(made.session.close())
     made.loop.run_until_complete(executor.close())

@@ -17,6 +17,7 @@ from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.rate_limiter import ResourceLimiter, Turns
 from pytriton.serving.engine.stall_watch import StallWatch
+from pytriton.serving.repository.loading.instance_factory import InstanceFactory
 from pytriton.serving.server.binding.bound_control import BoundControl
 from pytriton.serving.server.process.logs import LogControl
 from pytriton.serving.server.tracing.settings import TraceSettings
@@ -80,6 +81,13 @@ class Core:
         self.turns: Turns | None = None
         if options.repository.rate_limit:
             self.turns = Turns(ResourceLimiter(options.repository.rate_limit_resources), loop)
+        self.instances = InstanceFactory(
+            loop,
+            self.cache,
+            self.turns,
+            log=self.log.feed,
+            exit_timeout_s=options.exit_timeout_s,
+        )
         self.bound_models = BoundControl(self.engine, loop)
         self._loop = loop
         self._functions: weakref.WeakSet[SupervisedModel] = weakref.WeakSet()  # on the cluster
@@ -119,14 +127,7 @@ class Core:
         Raises:
             ServerError: Its configuration is wrong, or its instances cannot be started.
         """
-        loader = function_loader.FunctionLoader(
-            self.cluster_launcher,
-            self._loop,
-            self.cache,
-            turns=self.turns,
-            log=self.log.feed,
-            exit_timeout_s=self.options.exit_timeout_s,
-        )
+        loader = function_loader.FunctionLoader(self.cluster_launcher, self.instances)
         supervised: SupervisedModel = await loader.load(message)
         self._functions.add(supervised)
         return supervised

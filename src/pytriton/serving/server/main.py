@@ -81,7 +81,7 @@ class BoundServing:
         self.server = NetworkServer(core, options, loop, zygote)
         self._loop = loop
         self._binder_port = BinderPort(
-            core.engine, core.cache, authorizations(options), loop, core.turns, core.load_function
+            core.engine, core.instances, authorizations(options), core.load_function
         )
 
     async def start(self) -> None:
@@ -186,9 +186,7 @@ async def _serve(
     )
     log_ports(open_ports, options)
     core = serving.core
-    session = BinderSession(
-        link, core.engine, loop, core.cache, end, core.turns, core.load_function
-    )
+    session = BinderSession(link, core.engine, core.instances, end, core.load_function)
     session.start(ports)
     freeze_memory()
     if await ended:

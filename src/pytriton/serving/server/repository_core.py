@@ -119,13 +119,9 @@ class RepositoryCore(Core):
         python = PythonLoader(
             self._launcher,
             lambda plan, instance: ModelServices(shared, plan.name, instance, plan.namespace),
-            loop,
-            self.cache,
+            self.instances,
             completes_config=options.repository.auto_complete,
             backend_settings=options.repository.backend_settings,
-            exit_timeout_s=options.exit_timeout_s,
-            turns=self.turns,
-            log=self.log.feed,
             cluster=self.cluster_launcher,
             sandboxes=sandboxes,
         )

@@ -64,7 +64,7 @@ class RepositoryServing:
         self.server = NetworkServer(core, options, loop, zygote)
         self._loop = loop
         self._binder_port = BinderPort(
-            core.engine, core.cache, authorizations(options), loop, core.turns, core.load_function
+            core.engine, core.instances, authorizations(options), core.load_function
         )
 
     async def load(self, report: Callable[[LoadProgress], None]) -> None:

@@ -13,17 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import msgspec
 from msgspec import structs
 
 from pytriton.base.documentation import Documentation, read_docstring
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
-from pytriton.base.log_switches import LogFeed
-from pytriton.base.model_spec import ModelSpec, reshapes
 from pytriton.base.package import PACKAGE_FOLDER
 from pytriton.runtime.executor.environment import PARAMETER, EnvironmentStore, PythonEnvironment
-from pytriton.runtime.executor.inference import ModelLabels
-from pytriton.runtime.executor.python_instance import PythonInstance, complete_config
+from pytriton.runtime.executor.python_instance import complete_config
 from pytriton.runtime.executor.worker import ForkingProcessEndedError, Launcher, WorkerSpec
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.frames import PACKAGE_FILE, Initialize
@@ -33,16 +29,9 @@ from pytriton.runtime.transport.loop_spinner import (
 )
 from pytriton.serving.engine.config import config_to_json, spec_from_config
 from pytriton.serving.engine.config_rules import validate_config, validate_contents
-from pytriton.serving.engine.model import Model
-from pytriton.serving.engine.sequence.sequence_inputs import (
-    SequenceInputs,
-    added_input_names,
-    state_output_names,
-)
-from pytriton.serving.engine.served_model import InstanceSupervisor
 from pytriton.serving.repository.loading.gpu_memory import GpuMemory
+from pytriton.serving.repository.loading.instance_factory import InstanceFactory, VersionParts
 from pytriton.serving.repository.loading.python_version import PythonVersion
-from pytriton.serving.repository.loading.warmup import WarmupRun
 from pytriton.serving.repository.reading.backend_choice import (
     MODEL_FILE,
     PYTHON,
@@ -65,9 +54,10 @@ from pytriton.serving.repository.reading.instances import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from pytriton.base.model_spec import ModelSpec
+    from pytriton.runtime.executor.python_instance import PythonInstance
     from pytriton.runtime.executor.worker import Placement
-    from pytriton.serving.engine.cache import ResponseStore
-    from pytriton.serving.engine.rate_limiter import InstanceLimits, Turns
+    from pytriton.serving.engine.rate_limiter import InstanceLimits
     from pytriton.serving.repository.loading.instance_scaler import ScalingSettings
     from pytriton.serving.repository.loading.plans import InstancePlan, VersionPlan
     from pytriton.serving.repository.loading.sandboxes import Sandbox, Sandboxes
@@ -101,28 +91,20 @@ class PythonLoader:
         self,
         launcher: Launcher,
         make_services: Callable[[VersionPlan, str], ModelServices],
-        loop: asyncio.AbstractEventLoop,
-        cache: ResponseStore | None = None,
+        factory: InstanceFactory,
         *,
         completes_config: bool = True,
         backend_settings: Callable[[str], dict[str, str]] = lambda _: {},
-        exit_timeout_s: float = 30.0,
-        turns: Turns | None = None,
-        log: LogFeed | None = None,
         cluster: Callable[[], Awaitable[Launcher]] = no_cluster,
         sandboxes: Sandboxes | None = None,
     ) -> None:
         self._launcher = launcher
         self._cluster = cluster  # returns the launcher of models that run on Ray
         self._make_services = make_services  # given the model and the name of the instance
-        self._loop = loop
-        self._cache = cache
+        self._factory = factory
         self._completes_config = completes_config
         self._backend_settings = backend_settings  # those of the command line, by backend
         self._backend_files = {PYTHON: self.directory}
-        self._exit_timeout_s = exit_timeout_s
-        self._turns = turns
-        self.log = LogFeed() if log is None else log
         self._environments = EnvironmentStore()
         self._sandboxes = sandboxes
         self._gpu_memory = GpuMemory()
@@ -136,19 +118,11 @@ class PythonLoader:
             return await self._load(plan)
 
     async def _load(self, plan: VersionPlan) -> PythonVersion:
-        code = plan.code
-        assert code is not None, f"{plan.name} has no code for a worker"
-        folders = (plan.version_directory, plan.model_directory, code.folder)
-        check_model_files(plan.config, dict.fromkeys(folders))
-        check_code(plan, code)
-        self._backend_files.setdefault(code.backend, str(code.path))
-        environment = await self._environment(plan)
-        sandbox = await self._sandbox(plan, environment)
-        launcher = await self._cluster() if plan.on_ray else self._launcher
-        config = plan.config
+        processes = await self._processes(plan)
+        code, config = processes.code, plan.config
         source = await asyncio.to_thread(_read_source, code)
         if self._completes_config and source.may_complete:
-            config = await self._complete(plan, code, environment, launcher, sandbox)
+            config = await self._complete(processes)
         scaling = check_completed(plan, config)
         spec = spec_from_config(
             config, plan.version, plan.labels, plan.initial_states, plan.namespace
@@ -156,28 +130,22 @@ class PythonLoader:
         spec = with_deadline(plan, spec)
         if not spec.documentation.text:
             spec = structs.replace(spec, documentation=source.documentation)
-        launch = _VersionLaunch(
-            plan=plan,
+        parts = VersionParts(
             spec=spec,
             config_json=config_to_json(config),
-            code=code,
-            environment=environment,
-            sandbox=sandbox,
-            launcher=launcher,
             limits=limits_of(plan, scaling),
-            memory=MemoryTrimmer(self._loop),
-            labels=_labels(spec),
+            memory=MemoryTrimmer(self._factory.loop),
         )
         version = PythonVersion(
-            partial(self._make_model, launch),
-            partial(self._start_instance, launch),
-            self._loop,
+            partial(self._factory.make_model, parts),
+            lambda each: _retried(lambda: self._start_instance(processes, parts, each)),
+            self._factory.loop,
             plan.load_timeout_s,
-            recovery=launcher.recovery,
+            recovery=processes.launcher.recovery,
             scaling=scaling,
             make_plan=plan.instances[0].numbered if scaling is not None else None,
         )
-        await self._start_all(version, plan)
+        await version.start(plan.instances, in_parallel=_loads_in_parallel(plan.config))
         return version
 
     @property
@@ -187,7 +155,8 @@ class PythonLoader:
 
     def start(self) -> None:
         """Start to remove the files of killed servers, in the background."""
-        self._cleaning = self._loop.run_in_executor(None, self._environments.remove_abandoned)
+        loop = self._factory.loop
+        self._cleaning = loop.run_in_executor(None, self._environments.remove_abandoned)
 
     async def close(self) -> None:
         """Remove the files that were made for models, whose versions were stopped before."""
@@ -197,57 +166,36 @@ class PythonLoader:
         if self._sandboxes is not None:
             await asyncio.to_thread(self._sandboxes.close)
 
-    async def _start_all(self, version: PythonVersion, plan: VersionPlan) -> None:
-        """Start all instances; if one fails, all are stopped."""
-        try:
-            if _loads_in_parallel(plan.config):
-                starts = [asyncio.ensure_future(version.add(each)) for each in plan.instances]
-                try:
-                    await asyncio.gather(*starts)
-                finally:
-                    for start in starts:
-                        start.cancel()
-                    await asyncio.wait(starts)
-            else:
-                for each in plan.instances:
-                    await version.add(each)
-        except BaseException:
-            await version.drain_and_stop(0.0)
-            raise
+    async def _processes(self, plan: VersionPlan) -> _VersionProcesses:
+        """Check the code of a version, and find what its processes are started with."""
+        code = plan.code
+        assert code is not None, f"{plan.name} has no code for a worker"
+        folders = (plan.version_directory, plan.model_directory, code.folder)
+        check_model_files(plan.config, dict.fromkeys(folders))
+        check_code(plan, code)
+        self._backend_files.setdefault(code.backend, str(code.path))
+        environment = sandbox = None
+        if PARAMETER in plan.config.parameters:
+            environment = await asyncio.to_thread(
+                self._environments.resolve,
+                plan.config.parameters[PARAMETER].string_value,
+                str(plan.model_directory),
+                unpacks=not plan.on_ray,
+            )
+        if self._sandboxes is not None:
+            sandbox = await asyncio.to_thread(self._sandboxes.make, plan, environment)
+        launcher = await self._cluster() if plan.on_ray else self._launcher
+        return _VersionProcesses(plan, code, environment, sandbox, launcher)
 
-    async def _environment(self, plan: VersionPlan) -> PythonEnvironment | None:
-        if PARAMETER not in plan.config.parameters:
-            return None
-        setting = plan.config.parameters[PARAMETER].string_value
-        return await asyncio.to_thread(
-            self._environments.resolve,
-            setting,
-            str(plan.model_directory),
-            unpacks=not plan.on_ray,
-        )
-
-    async def _sandbox(
-        self, plan: VersionPlan, environment: PythonEnvironment | None
-    ) -> Sandbox | None:
-        if self._sandboxes is None:
-            return None
-        return await asyncio.to_thread(self._sandboxes.make, plan, environment)
-
-    def _services(self, plan: VersionPlan, name: str, sandbox: Sandbox | None) -> ModelServices:
-        services = self._make_services(plan, name)
-        if sandbox is not None:
-            services.may_control = sandbox.has_control
+    def _services(self, processes: _VersionProcesses, name: str) -> ModelServices:
+        services = self._make_services(processes.plan, name)
+        if processes.sandbox is not None:
+            services.may_control = processes.sandbox.has_control
         return services
 
-    async def _complete(
-        self,
-        plan: VersionPlan,
-        code: BackendCode,
-        environment: PythonEnvironment | None,
-        launcher: Launcher,
-        sandbox: Sandbox | None,
-    ) -> Any:
+    async def _complete(self, processes: _VersionProcesses) -> Any:
         """Let the model complete its configuration, in a separate process."""
+        plan = processes.plan
         name = f"{plan.name}_auto_complete"
         arguments = {
             "model_config": config_to_json(plan.config).decode(),
@@ -256,65 +204,49 @@ class PythonLoader:
             "model_name": plan.name,
         }
         placement = plan.instances[0].placement if plan.on_ray else None
+        if placement is not None:
+            placement = completion_placement(placement)
         text = await _retried(
             lambda: complete_config(
-                launcher,
-                self._worker_spec(
-                    plan,
-                    name,
-                    {},
-                    environment,
-                    preloaded_modules(code),
-                    None if placement is None else completion_placement(placement),
-                    sandbox,
-                ),
-                self._initialize_frame(plan, code, arguments, []),
-                self._loop,
-                self._services(plan, name, sandbox),
+                processes.launcher,
+                processes.worker_spec(name, {}, placement),
+                self._first_message(processes, arguments),
+                self._factory.loop,
+                self._services(processes, name),
             )
         )
         if not text:
             return plan.config
         return await asyncio.to_thread(completed_config, plan.config, text)
 
-    def _worker_spec(
-        self,
-        plan: VersionPlan,
-        name: str,
-        variables: dict[str, str],
-        environment: PythonEnvironment | None,
-        preload: tuple[str, ...],
-        placement: Placement | None,
-        sandbox: Sandbox | None,
-    ) -> WorkerSpec:
-        if environment is not None:
-            variables = {**environment.variables, **variables}
-        if sandbox is not None:
-            variables = {**sandbox.variables, **variables}
-        return WorkerSpec(
-            instance_name=name,
-            title=f"triton_python_backend_stub {name}",
-            environment=variables,
-            interpreter=environment.interpreter if environment is not None else None,
-            preload=preload,
-            placement=placement,
-            sandbox=None if sandbox is None else sandbox.policy,
-            model=plan.name,
-            version=plan.version,
-            namespace=plan.namespace,
+    async def _start_instance(
+        self, processes: _VersionProcesses, parts: VersionParts, plan: InstancePlan
+    ) -> PythonInstance:
+        """Start one instance and run its warm-up; it is not in service yet."""
+        services = self._services(processes, plan.name)
+        frame = self._first_message(processes, {})
+        parts.complete(frame, plan, str(processes.plan.model_directory))
+        instance = await self._factory.start(
+            parts,
+            processes.launcher,
+            processes.worker_spec(plan.name, plan.environment, plan.placement),
+            frame,
+            services,
+            processes.plan.warmup,
         )
+        services.is_loading = False
+        return instance
 
-    def _initialize_frame(
-        self, plan: VersionPlan, code: BackendCode, arguments: dict[str, str], outputs: list[str]
-    ) -> Initialize:
-        """Returns the first message to a process of a version."""
+    def _first_message(self, processes: _VersionProcesses, arguments: dict[str, str]) -> Initialize:
+        """Returns the first message to a process of a version, as far as its code decides it."""
+        plan, code = processes.plan, processes.code
         is_own = code.kind is CodeKind.MODEL
         return Initialize(
             code_path(plan, code),
             str(plan.version) if is_own else "",
             arguments,
-            outputs,
-            log=self.log.switches,
+            [],
+            log=self._factory.log.switches,
             is_library=code.kind is CodeKind.LIBRARY,
             model_directory="" if is_own else str(model_directory(plan, code)),
             backend_config=self._backend_settings(code.backend),
@@ -324,111 +256,37 @@ class PythonLoader:
             sharing=plan.sharing if plan.on_ray else "",
         )
 
-    async def _start_instance(
-        self, launch: _VersionLaunch, instance_plan: InstancePlan
-    ) -> PythonInstance:
-        """Start one instance and run its warm-up; it is not in service yet."""
-        return await _retried(lambda: self._try_instance(launch, instance_plan))
 
-    async def _try_instance(
-        self, launch: _VersionLaunch, instance_plan: InstancePlan
-    ) -> PythonInstance:
-        services = self._services(launch.plan, instance_plan.name, launch.sandbox)
-        added = SequenceInputs(launch.spec) if launch.spec.sequence is not None else None
-        run = WarmupRun(self._loop, added)
-        instance = await PythonInstance.launch(
-            launch.launcher,
-            self._worker_spec(
-                launch.plan,
-                instance_plan.name,
-                instance_plan.environment,
-                launch.environment,
-                preloaded_modules(launch.code),
-                instance_plan.placement,
-                launch.sandbox,
-            ),
-            self._instance_frame(launch, instance_plan),
-            launch.labels,
-            launch.memory,
-            self._loop,
-            run,
-            services,
-            grace_s=self._exit_timeout_s,
-            log=self.log,
-        )
-        services.instance = instance
-        try:
-            batching = launch.spec.max_batch_size > 0
-            await run.run(instance, launch.plan.warmup, batching=batching)
-        except BaseException:
-            instance.stop()
-            raise
-        services.is_loading = False
-        return instance
-
-    def _instance_frame(self, launch: _VersionLaunch, plan: InstancePlan) -> Initialize:
-        """Returns the first message to the process of an instance."""
-        spec = launch.spec
-        arguments = {
-            "model_config": launch.config_json.decode(),
-            "model_instance_kind": plan.kind,
-            "model_instance_name": plan.name,
-            "model_instance_device_id": str(plan.device_id),
-            "model_repository": str(launch.plan.model_directory),
-            "model_version": str(spec.version),
-            "model_name": spec.name,
-        }
-        outputs = list(dict.fromkeys((*spec.outputs, *state_output_names(spec))))
-        frame = self._initialize_frame(launch.plan, launch.code, arguments, outputs)
-        frame.is_decoupled = spec.decoupled
-        frame.is_batching = spec.max_batch_size > 0
-        return frame
-
-    def _make_model(self, launch: _VersionLaunch, supervisor: InstanceSupervisor) -> Model:
-        """Make the engine's model of a version, without instances."""
-        turns = None
-        if self._turns is not None:
-            turns = self._turns.join(launch.limits)
-        return Model(
-            launch.spec,
-            self._loop,
-            self._cache,
-            config_json=launch.config_json,
-            body_memory=launch.memory.body_memory,
-            supervisor=supervisor,
-            turns=turns,
-        )
-
-
-class _VersionLaunch(msgspec.Struct, kw_only=True):
-    """The common parts of all instances of one version."""
+class _VersionProcesses(NamedTuple):
+    """What all processes of one version are started with."""
 
     plan: VersionPlan
-    spec: ModelSpec
-    config_json: bytes
     code: BackendCode
     environment: PythonEnvironment | None
     sandbox: Sandbox | None
     launcher: Launcher
-    limits: list[InstanceLimits]  # of all instances that it may have at a time
-    memory: MemoryTrimmer
-    labels: ModelLabels
 
-
-def _labels(spec: ModelSpec) -> ModelLabels:
-    return ModelLabels(
-        spec.name,
-        str(spec.version),
-        [*spec.inputs, *added_input_names(spec)],
-        batching=spec.max_batch_size > 0,
-        is_model_file=True,
-        state_outputs=state_output_names(spec),
-        input_reshapes=reshapes(spec.inputs),
-        output_reshapes=reshapes(spec.outputs),
-        ragged_inputs=[name for name, each in spec.inputs.items() if each.is_ragged],
-        keeps_inputs=spec.is_idempotent,
-        output_names=tuple(spec.outputs),
-    )
+    def worker_spec(
+        self, name: str, variables: dict[str, str], placement: Placement | None
+    ) -> WorkerSpec:
+        """Returns what the launcher has to know of one of them."""
+        environment, sandbox = self.environment, self.sandbox
+        if environment is not None:
+            variables = {**environment.variables, **variables}
+        if sandbox is not None:
+            variables = {**sandbox.variables, **variables}
+        return WorkerSpec(
+            instance_name=name,
+            title=f"triton_python_backend_stub {name}",
+            environment=variables,
+            interpreter=environment.interpreter if environment is not None else None,
+            preload=preloaded_modules(self.code),
+            placement=placement,
+            sandbox=None if sandbox is None else sandbox.policy,
+            model=self.plan.name,
+            version=self.plan.version,
+            namespace=self.plan.namespace,
+        )
 
 
 async def _retried(start: Callable[[], Awaitable[_T]]) -> _T:

@@ -23,7 +23,7 @@ from pytriton.serving.repository.loading.instance_scaler import InstanceScaler, 
 from pytriton.serving.repository.loading.plans import InstancePlan, LoadTimeoutError, load_within
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from collections.abc import Set as AbstractSet
 
     from pytriton.runtime.executor.inference import Instance, WorkerInstance
@@ -177,6 +177,24 @@ class PythonVersion:
     def model(self) -> Model:
         """The engine's model."""
         return self._model
+
+    async def start(self, plans: Sequence[InstancePlan], *, in_parallel: bool = True) -> None:
+        """Start its first instances; if one fails, all are stopped."""
+        try:
+            if not in_parallel:
+                for plan in plans:
+                    await self.add(plan)
+                return
+            starts = [asyncio.ensure_future(self.add(plan)) for plan in plans]
+            try:
+                await asyncio.gather(*starts)
+            finally:
+                for start in starts:
+                    start.cancel()
+                await asyncio.wait(starts)
+        except BaseException:
+            await self.drain_and_stop(0.0)
+            raise
 
     async def add(self, plan: InstancePlan, *, is_additional: bool = False) -> WorkerInstance:
         """Start an instance and put it in service; it replaces another unless `is_additional`."""

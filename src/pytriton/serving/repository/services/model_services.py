@@ -134,6 +134,10 @@ class ModelServices:
             "is_model_ready": self._is_model_ready,
         }
 
+    def on_started(self, instance: CallingInstance) -> None:
+        """Let the model call others: the calls of its instance are known by that."""
+        self.instance = instance
+
     def infer(
         self, call: InferCallFrame, inputs: dict[str, InferTensor], sink: ResponseSink
     ) -> RunningBlsCall:

@@ -15,7 +15,6 @@ import msgspec
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import InternalError, NotFoundError, ServerError, UnavailableError
 from pytriton.runtime.executor.channel_instance import ChannelInstance
-from pytriton.runtime.executor.inference import ModelLabels
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.control import (
     Bind,
@@ -38,18 +37,17 @@ from pytriton.serving.engine.config import (
     spec_from_config,
 )
 from pytriton.serving.engine.config_rules import validate_config
-from pytriton.serving.engine.model import Model
 from pytriton.serving.engine.rate_limiter import InstanceLimits
-from pytriton.serving.engine.sequence.sequence_inputs import added_input_names, state_output_names
+from pytriton.serving.repository.loading.instance_factory import VersionParts
 from pytriton.serving.server.process.kept_lines import keep_sent_lines, kept_lines
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.engine import Engine
-    from pytriton.serving.engine.rate_limiter import Turns
+    from pytriton.serving.engine.model import Model
+    from pytriton.serving.repository.loading.instance_factory import InstanceFactory
 
     LoadFunction = Callable[[Bind], Awaitable["SupervisedModel"]]
 
@@ -84,26 +82,18 @@ class BoundSpec(NamedTuple):
         return cls(config, spec)
 
     @property
-    def config_json(self) -> bytes:
-        """The configuration as clients read it."""
-        return config_to_json(self.config)
-
-    @property
     def limits(self) -> InstanceLimits:
         """The resources of each instance, for the rate limiter."""
         return InstanceLimits.read(self.config.instance_group[0].rate_limiter)
 
-    def labels(self) -> ModelLabels:
-        """Returns what instances need to know of the model."""
-        spec = self.spec
-        return ModelLabels(
-            spec.name,
-            str(spec.version),
-            [*spec.inputs, *added_input_names(spec)],
-            batching=spec.max_batch_size > 0,
-            state_outputs=state_output_names(spec),
-            keeps_inputs=spec.is_idempotent,
-            output_names=tuple(spec.outputs),
+    def parts(self, memory: MemoryTrimmer, instance_count: int) -> VersionParts:
+        """Returns what the model and its instances are made of."""
+        return VersionParts(
+            spec=self.spec,
+            config_json=config_to_json(self.config),
+            memory=memory,
+            limits=[self.limits] * instance_count,
+            is_bound=True,
         )
 
 
@@ -129,17 +119,14 @@ class BinderSession:
         self,
         link: ControlLink,
         engine: Engine,
-        loop: asyncio.AbstractEventLoop,
-        cache: ResponseStore | None,
+        factory: InstanceFactory,
         on_end: Callable[[bool], None],
-        turns: Turns | None = None,
         load_function: LoadFunction | None = None,
     ) -> None:
         self._link = link
         self._engine = engine
-        self._loop = loop
-        self._cache = cache
-        self._turns = turns
+        self._factory = factory
+        self._loop = loop = factory.loop
         self._on_end = on_end
         self._load_function = load_function
         self._models: dict[tuple[str, int], Model] = {}
@@ -261,15 +248,14 @@ class BinderSession:
     def _bind(self, message: Bind) -> None:
         started_ns = time.monotonic_ns()
         sockets = self._take_sockets(len(message.concurrency))
-        memory = MemoryTrimmer(self._loop)
         try:
-            bound = BoundSpec.read(message)
-            model = self._make_model(bound, memory, len(sockets))
+            parts = BoundSpec.read(message).parts(MemoryTrimmer(self._loop), len(sockets))
+            model = self._factory.make_model(parts)
         except BaseException:
             for sock in sockets:
                 sock.close()
             raise
-        self._add_instances(model, bound.labels(), memory, sockets, message.concurrency)
+        self._add_instances(model, parts, sockets, message.concurrency)
         self._put_in_service(model)
         model.statistics.load_ns = time.monotonic_ns() - started_ns
 
@@ -284,30 +270,14 @@ class BinderSession:
             )
         return sockets
 
-    def _make_model(self, bound: BoundSpec, memory: MemoryTrimmer, instance_count: int) -> Model:
-        config_json = bound.config_json
-        turns = None
-        if self._turns is not None:  # last: the model gives back what it takes
-            turns = self._turns.join([bound.limits] * instance_count)
-        return Model(
-            bound.spec,
-            self._loop,
-            self._cache,
-            config_json=config_json,
-            is_bound=True,
-            body_memory=memory.body_memory,
-            turns=turns,
-        )
-
     def _add_instances(
         self,
         model: Model,
-        labels: ModelLabels,
-        memory: MemoryTrimmer,
+        parts: VersionParts,
         sockets: list[socket.socket],
         concurrency: list[int],
     ) -> None:
-        pid = peer_process(self._link.socket)
+        pid, labels, memory = peer_process(self._link.socket), parts.labels, parts.memory
         for index, (sock, count) in enumerate(zip(sockets, concurrency, strict=True)):
             channel = MemoryChannel(sock, memory.arena, account=PeerAccount())
             name = f"{model.spec.name}_0_{index}"

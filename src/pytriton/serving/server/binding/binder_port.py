@@ -30,9 +30,8 @@ from pytriton.serving.server.process.event_loop import ProcessWatch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.engine import Engine
-    from pytriton.serving.engine.rate_limiter import Turns
+    from pytriton.serving.repository.loading.instance_factory import InstanceFactory
     from pytriton.serving.server.binding.binder import LoadFunction
 
 logger = logging.getLogger(__name__)
@@ -55,17 +54,14 @@ class BinderPort:
     def __init__(
         self,
         engine: Engine,
-        cache: ResponseStore | None,
+        factory: InstanceFactory,
         authorizations: Mapping[RestrictedProtocol, Authorization],
-        loop: asyncio.AbstractEventLoop,
-        turns: Turns | None = None,
         load_function: LoadFunction | None = None,
     ) -> None:
         self._engine = engine
-        self._cache = cache
+        self._factory = factory
         self._authorizations = authorizations
-        self._loop = loop
-        self._turns = turns
+        self._loop = loop = factory.loop
         self._load_function = load_function
         self._ports = Started(0, 0, 0)
         self._access: ServerAccess | None = None
@@ -178,10 +174,8 @@ class BinderPort:
         session = BinderSession(
             link,
             self._engine,
-            self._loop,
-            self._cache,
+            self._factory,
             lambda _: self._end(session),
-            self._turns,
             self._load_function,
         )
         process = rendezvous.peer_process(link.socket)
