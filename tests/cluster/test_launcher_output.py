@@ -8,8 +8,9 @@ import os
 
 import pytest
 
-from pytriton.runtime.cluster.starter import LauncherOutput
+from pytriton.runtime.cluster.starter import LINE_BYTES, log_line
 from pytriton.runtime.executor.python_process import start_zygote
+from pytriton.runtime.transport.lines import LinePipe
 from tests.cluster.test_starter import until
 
 
@@ -24,7 +25,7 @@ def test_lines_are_logged_as_they_come(pipe, caplog):
     stream, writing = pipe
 
     async def case():
-        output = LauncherOutput(stream, asyncio.get_running_loop())
+        output = LinePipe(stream, asyncio.get_running_loop(), log_line, LINE_BYTES)
         output.start()
         os.write(writing, b"\x1b[33mfirst\x1b[39m\n\nsec")
         await until(lambda: caplog.messages)
@@ -43,7 +44,7 @@ def test_line_without_an_end_is_logged_in_parts(pipe, caplog):
     stream, writing = pipe
 
     async def case():
-        output = LauncherOutput(stream, asyncio.get_running_loop())
+        output = LinePipe(stream, asyncio.get_running_loop(), log_line, LINE_BYTES)
         output.start()
         os.write(writing, b"x" * 5000)
         output.close()
@@ -56,7 +57,7 @@ def test_line_without_an_end_is_logged_in_parts(pipe, caplog):
 def test_output_of_a_process_is_taken_until_it_has_ended(caplog):
     async def case():
         started = start_zygote("this", takes_output=True)  # prints, and has no `main`
-        output = LauncherOutput(started.output, asyncio.get_running_loop())
+        output = LinePipe(started.output, asyncio.get_running_loop(), log_line, LINE_BYTES)
         output.start()
         await until(lambda: started.output.closed)
         started.socket.close()

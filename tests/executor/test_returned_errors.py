@@ -91,7 +91,7 @@ def test_end_of_the_pipe_ends_the_reading(loop, services, writer, capfd):
     turn(loop)
 
     assert services.lines == [("all", "crash", True)]
-    assert writer.errors_object._descriptor == -1
+    assert writer.errors_object._pipe._stream.closed
 
 
 def test_line_without_an_end_is_kept_in_pieces(loop, services, writer, capfd):
@@ -100,7 +100,7 @@ def test_line_without_an_end_is_kept_in_pieces(loop, services, writer, capfd):
         turn(loop)
 
     assert services.lines
-    assert len(writer.errors_object._part) <= 1 << 16
+    assert len(writer.errors_object._pipe._cutter.end()) <= 1 << 16
 
 
 def test_server_whose_own_standard_error_nobody_reads_does_not_wait(

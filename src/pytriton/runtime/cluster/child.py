@@ -18,7 +18,7 @@ import time
 from collections import deque
 from typing import IO, TYPE_CHECKING
 
-from pytriton.base.package import WORKER_SCRIPT
+from pytriton.base.package import command_of_worker
 from pytriton.runtime.executor.python_process import fallback_paths
 from pytriton.runtime.executor.remote.starter import LAST_OUTPUT
 from pytriton.runtime.executor.worker import Placement, describe_exit
@@ -216,19 +216,17 @@ def worker_command(
     """
     spec = order.spec
     interpreter = spec.interpreter or sys.executable
-    arguments = [interpreter, WORKER_SCRIPT]
-    for address in order.addresses:
-        arguments += ["--connect", address]
-    arguments += ["--start", order.name, "--node-id", node_id, "--rank", str(rank)]
+    connection = [f"--connect={address}" for address in order.addresses]
+    connection += ["--start", order.name, "--node-id", node_id, "--rank", str(rank)]
     # Another interpreter has no package of ours whose version it could look up.
-    arguments += ["--title", spec.title, "--version", pytriton_version()]
+    connection += ["--version", pytriton_version()]
     environment: dict[str, str] = {}
+    paths: list[str] = []
     if interpreter != sys.executable:
-        for path in fallback_paths(interpreter):
-            arguments += ["--fallback-path", path]
+        paths = fallback_paths(interpreter)
         environment["PYTHONHOME"] = ""  # it is for the node's own Python
     if not (spec.placement or Placement()).num_gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ""  # else a cluster shows all GPUs
     environment.update(spec.environment)
     environment[TOKEN_VARIABLE] = order.token
-    return arguments, environment
+    return command_of_worker(interpreter, spec.title, connection, paths), environment

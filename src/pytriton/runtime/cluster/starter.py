@@ -12,10 +12,9 @@ import contextlib
 import enum
 import importlib.util
 import logging
-import os
 import re
 import secrets
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -47,6 +46,7 @@ from pytriton.runtime.executor.worker import (
     watch_exit,
 )
 from pytriton.runtime.transport.handshake import pytriton_version
+from pytriton.runtime.transport.lines import LinePipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,8 +58,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.remote.starter import ProcessPlace, StartOrder
 
 logger = logging.getLogger(__name__)
-_READ_BYTES = 64 << 10
-_LINE_BYTES = 4 << 10  # a longer line becomes several
+LINE_BYTES = 4 << 10  # a longer line becomes several
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _FIRST_DELAY_S = 0.2
 _MAX_DELAY_S = 15.0
@@ -146,53 +145,11 @@ class RayProcess:
         return f"<RayProcess {self.order.name} placed={self.placed.done()} {self.exited}>"
 
 
-class LauncherOutput:
-    """Logs lines from a pipe as they come, which is closed at their end or by `close`."""
-
-    def __init__(self, stream: IO[bytes], loop: asyncio.AbstractEventLoop) -> None:
-        self._stream = stream
-        self._loop = loop
-        self._rest = b""  # of a line that is not complete
-
-    def start(self) -> None:
-        """Begin to read."""
-        os.set_blocking(self._stream.fileno(), False)
-        self._loop.add_reader(self._stream.fileno(), self._read)
-
-    def close(self) -> None:
-        """Log what has come until now, and read no more; may be called twice."""
-        while not self._stream.closed and self._read():
-            pass
-        self._end()
-
-    def _read(self) -> bool:
-        """Returns whether something came."""
-        try:
-            data = os.read(self._stream.fileno(), _READ_BYTES)
-        except BlockingIOError:
-            return False
-        if not data:
-            self._end()
-            return False
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self._log(line)
-        while len(self._rest) >= _LINE_BYTES:
-            self._log(self._rest[:_LINE_BYTES])
-            self._rest = self._rest[_LINE_BYTES:]
-        return True
-
-    def _end(self) -> None:
-        if not self._stream.closed:
-            self._loop.remove_reader(self._stream.fileno())
-            self._stream.close()
-            self._log(self._rest)
-            self._rest = b""
-
-    def _log(self, line: bytes) -> None:
-        text = _COLOURS.sub("", line.decode(errors="replace")).rstrip()
-        if text:
-            logger.warning("ray: %s", text)
+def log_line(line: bytes) -> None:
+    """Log a line that the launcher process has printed."""
+    text = _COLOURS.sub("", line.decode(errors="replace")).rstrip()
+    if text:
+        logger.warning("ray: %s", text)
 
 
 def require_ray() -> None:
@@ -275,7 +232,7 @@ class RayStarter:
         self._problem = ""  # why no actor can be started now, if that is known
         self._link: LauncherLink | None = None
         self._process: StartedZygote | None = None
-        self._output: LauncherOutput | None = None
+        self._output: LinePipe | None = None
         self._ended: asyncio.Future[str] | None = None  # that process
         self._heartbeat = LauncherHeartbeat(loop, self._on_silent)
         self._backoff = Backoff()
@@ -404,7 +361,7 @@ class RayStarter:
             return
         self._ended = watch_exit(self._process.process, self._loop)
         if self._process.output is not None:
-            self._output = LauncherOutput(self._process.output, self._loop)
+            self._output = LinePipe(self._process.output, self._loop, log_line, LINE_BYTES)
             self._output.start()
         self._link = LauncherLink(
             self._process.socket, self._loop, TO_SERVER, self._on_message, self._on_lost

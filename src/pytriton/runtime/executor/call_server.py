@@ -34,6 +34,7 @@ from pytriton.runtime.transport.frames import (
     ServiceReply,
     WorkerLogLine,
 )
+from pytriton.runtime.transport.lines import LinePipe
 from pytriton.runtime.transport.loop_channel import LoopChannel
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.peer_account import PeerAccount, ProtocolError
@@ -53,8 +54,6 @@ _MESSAGE_BYTES = 4096  # contents do not matter, unless they begin with `STANDAR
 _MAX_SOCKETS = 16  # per message
 MAX_BREACHES = 16  # processes of one worker that were shown out, before it gets no more channels
 MAX_CALLERS = 1024  # forked processes of one worker: each takes a descriptor of the server
-_READ_BYTES = 1 << 16  # as much as a pipe holds
-_LAST_READS = 4  # of a worker that has ended; processes that it left behind may write on
 _STDERR = 2
 
 
@@ -443,43 +442,14 @@ class ReturnedErrors:
     def __init__(
         self, descriptor: int, model: str, loop: asyncio.AbstractEventLoop, services: WorkerServices
     ) -> None:
-        self._descriptor = descriptor
         self._model = model
-        self._loop = loop
         self._services = services
-        self._part = b""
         self._lost_bytes = 0  # that were not written, as nobody read them
-
-    def start(self) -> None:
-        """Start to read."""
-        os.set_inheritable(self._descriptor, False)
-        os.set_blocking(self._descriptor, False)
-        self._loop.add_reader(self._descriptor, self._read)
-
-    def close(self) -> None:
-        """Read what is left of a worker that has ended; does nothing if this was closed."""
-        for _ in range(_LAST_READS):
-            if self._descriptor < 0 or not self._read():
-                break
-        self._end()
-
-    def _read(self) -> bool:
-        """Read once; returns whether there may be more."""
-        try:
-            data = os.read(self._descriptor, _READ_BYTES)
-        except BlockingIOError:
-            return False
-        if not data:
-            self._end()
-            return False
-        self._write(data)
-        *lines, self._part = (self._part + data).split(b"\n")
-        if len(self._part) > _READ_BYTES:
-            lines.append(self._part)
-            self._part = b""
-        for line in lines:
-            self._keep(line)
-        return True
+        self._pipe = pipe = LinePipe(
+            os.fdopen(descriptor, "rb", buffering=0), loop, self._keep, on_data=self._write
+        )
+        self.start = pipe.start
+        self.close = pipe.close
 
     def _write(self, data: bytes) -> None:
         """Write to the standard error of this process as much as somebody reads: never wait."""
@@ -498,14 +468,6 @@ class ReturnedErrors:
         if text.strip():
             frame = WorkerLogLine("INFO", text, "stderr", 0, model=self._model, is_printed=True)
             self._services.log(frame)
-
-    def _end(self) -> None:
-        if self._descriptor < 0:
-            return
-        self._loop.remove_reader(self._descriptor)
-        os.close(self._descriptor)
-        self._descriptor = -1
-        self._keep(self._part)
 
 
 class ForkedCaller:

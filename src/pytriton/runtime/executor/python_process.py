@@ -11,7 +11,7 @@ import sys
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from pytriton.base.errors import InternalError, resource_error
-from pytriton.base.package import IMPORT_FOLDER, WORKER_SCRIPT
+from pytriton.base.package import IMPORT_FOLDER, command_of_worker
 from pytriton.runtime.transport.link import close_in_forked_children, stream_pair
 from pytriton.runtime.transport.memory import is_portable_forced
 
@@ -128,14 +128,12 @@ def start_worker(
 ) -> subprocess.Popen[bytes]:
     """Start a worker as the leader of its own process group, which is killed with it."""
     channel, fork_socket = (each.fileno() for each in sockets)
-    arguments = ["--channel-fd", str(channel), "--fork-fd", str(fork_socket), "--title", title]
-    for path in fallback_paths:
-        arguments += ["--fallback-path", path]
+    connection = ["--channel-fd", str(channel), "--fork-fd", str(fork_socket)]
     environment = {**os.environ, **variables}
     if interpreter != sys.executable:
         environment.pop("PYTHONHOME", None)  # it is for the server's own Python
     return subprocess.Popen(
-        [interpreter, WORKER_SCRIPT, *arguments],
+        command_of_worker(interpreter, title, connection, fallback_paths),
         stdin=subprocess.DEVNULL,
         pass_fds=[channel, fork_socket],
         env=environment,

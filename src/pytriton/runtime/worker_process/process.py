@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytriton.base.lazy_module import LazyModule
-from pytriton.base.package import WORKER_SCRIPT
+from pytriton.base.package import command_of_worker
 from pytriton.base.request_ids import add_to_log_records
 from pytriton.runtime.cuda import registration
 from pytriton.runtime.python_backend.connection import ServerConnection
@@ -74,10 +74,10 @@ def execute_worker(fork: Fork) -> str:
     os.environ.pop("PYTHONHOME", None)  # it is for the server's own Python
     channel, fork_socket = fork.channel_descriptor, fork.fork_descriptor
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    command = [fork.interpreter, WORKER_SCRIPT, "--title", fork.title]
-    command += ["--channel-fd", str(channel), "--fork-fd", str(fork_socket)]
-    command += [f"--fallback-path={path}" for path in fork.fallback_paths]
-    command.append(f"--fallback-version={version}")
+    connection = ["--channel-fd", str(channel), "--fork-fd", str(fork_socket)]
+    command = command_of_worker(
+        fork.interpreter, fork.title, connection, fork.fallback_paths, version
+    )
     for descriptor in (channel, fork_socket):
         os.set_inheritable(descriptor, True)
     try:

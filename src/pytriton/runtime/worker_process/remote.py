@@ -22,6 +22,7 @@ from pytriton.runtime.python_backend.output import LabelledStream
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import WorkerLogLine
 from pytriton.runtime.transport.handshake import ClientHandshake, HandshakeError
+from pytriton.runtime.transport.lines import LineCutter
 from pytriton.runtime.transport.link import close_in_forked_children
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.rendezvous import (
@@ -65,15 +66,11 @@ class RemoteOutput:
         threading.Thread(target=self._run, name="pytriton-output", daemon=True).start()
 
     def _run(self) -> None:
-        part = b""
+        cutter = LineCutter(_READ_BYTES)
         with contextlib.suppress(OSError):  # the connection is lost, and the process ends
             while data := os.read(self._pipe, _READ_BYTES):
-                *lines, part = (part + data).split(b"\n")
-                for line in lines:
+                for line in cutter.cut(data):
                     self._send(line)
-                if len(part) > _READ_BYTES:
-                    self._send(part)
-                    part = b""
 
     def _send(self, line: bytes) -> None:
         # A bar of progress is written over and over; the last of it is what one would see.
