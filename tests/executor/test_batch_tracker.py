@@ -20,7 +20,12 @@ from pytriton.base.messages import (
     InferTensor,
 )
 from pytriton.base.model_spec import Reshape
-from pytriton.runtime.executor import batch_tensors, batch_tracker, device_regions
+from pytriton.runtime.executor import (
+    batch_answers,
+    batch_tensors,
+    batch_tracker,
+    device_regions,
+)
 from pytriton.runtime.executor.batch_tracker import BatchTracker
 from pytriton.runtime.executor.columns import ChunkSignature, make_members, shared_request
 from pytriton.runtime.executor.inference import ModelLabels, burst_outcomes
@@ -116,7 +121,7 @@ def first_output_fails(monkeypatch):
             raise RuntimeError
         return batch_tensors.make_outputs(received, refs)
 
-    monkeypatch.setattr(batch_tracker, "make_outputs", make)
+    monkeypatch.setattr(batch_answers, "make_outputs", make)
 
 
 @pytest.mark.usefixtures("first_output_fails")

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the message of a batch: what an instance gets to know of its requests, and their tensors.
+
+The tracker of the instance decides when, and counts what it costs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytriton.runtime.executor import device_regions
+from pytriton.runtime.executor.batch_tensors import (
+    add_columns,
+    add_input,
+    device_input,
+    request_details,
+    requested_outputs,
+    reshape_inputs,
+)
+from pytriton.runtime.executor.columns import find_runs
+from pytriton.runtime.executor.device_blocks import is_sharing, ledger_of
+from pytriton.runtime.transport.frames import Execute
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from pytriton.base.messages import DeviceUse, ExecutionTrace, InferRequest
+    from pytriton.runtime.executor.columns import ChunkRun
+    from pytriton.runtime.executor.inference import Instance, ModelLabels, RunningBatch
+    from pytriton.runtime.transport.channel import Payload
+    from pytriton.runtime.transport.refs import TensorRef
+
+
+class BatchWriter:
+    """Makes the frames of batches for one instance."""
+
+    def __init__(self, instance: Instance, labels: ModelLabels) -> None:
+        self._instance = instance
+        self._labels = labels
+
+    def write(self, batch: RunningBatch, payload: Payload) -> Execute:
+        """Returns the frame of a batch, and writes its tensors to `payload`.
+
+        Raises:
+            ServerError: There is no memory for the tensors.
+        """
+        labels = self._labels
+        if labels.keeps_inputs:
+            payload.lends = False
+        inferences = batch.inferences
+        is_lone = len(inferences) == 1 and inferences[0].chunk is None
+        if not is_lone and (runs := find_runs(inferences)):
+            frame = self._columns_frame(batch, runs, payload)
+        else:
+            frame = self._requests_frame(batch, payload)
+        if batch.has_others:
+            self._describe_others(batch, frame)
+        else:
+            instance = self._instance
+            for inference in inferences:
+                inference.instance = instance
+        if labels.input_reshapes:
+            reshape_inputs(frame.inputs, labels.input_reshapes, batching=labels.batching)
+        if labels.is_model_file:
+            frame.details = request_details([inference.request for inference in inferences])
+        return frame
+
+    def _requests_frame(self, batch: RunningBatch, payload: Payload) -> Execute:
+        """Returns the frame of a batch without chunks."""
+        requests = [inference.request for inference in batch.inferences]
+        rows = [request.rows for request in requests]
+        frame = Execute(batch.id, rows, self._add_inputs(requests, sum(rows), payload))
+        if requests[0].device is not None:
+            frame.devices = self._lend_device_inputs(batch, requests)
+        return frame
+
+    def _columns_frame(
+        self, batch: RunningBatch, runs: list[ChunkRun], payload: Payload
+    ) -> Execute:
+        """Returns the frame of a batch with members of chunks, and adds the runs to the batch."""
+        rows: list[int] = []
+        for run in runs:
+            rows += run.rows_of_each()
+        batch.runs = runs
+        batch.has_others = len(rows) < len(batch.inferences)
+        if batch.has_others:
+            rows = [inference.request.rows for inference in batch.inferences]
+        batch.rows = sum(rows)
+        refs = add_columns(payload, batch, batching=self._labels.batching)
+        if len(refs) < len(self._labels.input_names):  # a scheduler may have added others
+            requests = [inference.request for inference in batch.inferences]
+            refs += self._add_inputs(requests, batch.rows, payload, {ref.name for ref in refs})
+        frame = Execute(batch.id, rows, refs)
+        are_all_wanted = self._labels.are_all_wanted
+        for run in runs:
+            chunk = run.chunk
+            if not are_all_wanted(chunk.signature.outputs):
+                frame.outputs.update(requested_outputs(run))
+            if chunk.has_fields:
+                _describe_members(run, frame)
+            if chunk.trace is not None:
+                self._trace(batch, frame, chunk.trace, range(run.first, run.end), run.position)
+        return frame
+
+    def _trace(
+        self,
+        batch: RunningBatch,
+        frame: Execute,
+        trace: ExecutionTrace,
+        indices: range,
+        position: int,
+    ) -> None:
+        """Pass on that requests of a batch are traced."""
+        batch.is_traced = True
+        first, end = indices.start, indices.stop
+        is_model_file = self._labels.is_model_file
+        for index, context in trace.contexts(first, end, is_model_file=is_model_file):
+            frame.traces[position + index - first] = context
+
+    def _describe_others(self, batch: RunningBatch, frame: Execute) -> None:
+        """Add what requests have that are no members of chunks: ids, parameters, traces."""
+        instance, batch_id, labels = self._instance, batch.id, self._labels
+        for position, inference in enumerate(batch.inferences):
+            inference.instance = instance
+            if inference.chunk is not None:
+                continue
+            inference.batch_id = batch_id
+            inference.position = position
+            request = inference.request
+            if request.parameters:
+                frame.parameters[position] = request.parameters
+            if request.outputs is not None and not labels.are_all_wanted(request.outputs):
+                frame.outputs[position] = list(labels.returned_outputs(request.outputs))
+            if request.id:
+                frame.ids[position] = request.id
+            if request.device_wish is not None and is_sharing(instance):
+                frame.device_wishes[position] = request.device_wish
+            if inference.trace is not None:
+                index = inference.index
+                self._trace(batch, frame, inference.trace, range(index, index + 1), position)
+
+    def _add_inputs(
+        self,
+        requests: list[InferRequest],
+        row_count: int,
+        payload: Payload,
+        columns: Collection[str] = (),
+    ) -> list[TensorRef]:
+        """Add those inputs that are no columns, each of all requests."""
+        batching, ragged = self._labels.batching, self._labels.ragged_inputs
+        first_inputs = requests[0].inputs
+        # Requests of a batch have the same of their inputs in GPU memory: see `device_batch_key`.
+        device = requests[0].device
+        on_device = () if device is None else device.inputs
+        for request in requests if device is not None else ():
+            device_regions.use(request.device, self._instance)  # type: ignore[arg-type]  # see above
+        return [
+            device_input(name, requests, row_count, batching=batching, ragged=name in ragged)
+            if name in on_device
+            else add_input(
+                payload, name, requests, row_count, batching=batching, ragged=name in ragged
+            )
+            for name in self._labels.input_names
+            if name in first_inputs and name not in columns
+        ]
+
+    def _lend_device_inputs(
+        self, batch: RunningBatch, requests: list[InferRequest]
+    ) -> dict[int, DeviceUse]:
+        """Returns where inputs and outputs of requests are that are in GPU memory."""
+        ledger = ledger_of(self._instance)
+        uses: dict[int, DeviceUse] = {}
+        for position, request in enumerate(requests):
+            assert request.device is not None, "it has the batch key of others that have it"
+            use = request.device
+            if ledger is not None:
+                use = ledger.lend_use(use, request.inputs)
+                batch.leases += [place.lease for place in use.inputs.values() if place.lease]
+            uses[position] = use
+        return uses
+
+
+def _describe_members(run: ChunkRun, frame: Execute) -> None:
+    """Add the ids and parameters of members that have a record each."""
+    for position, member in enumerate(run.chunk.members[run.first : run.end], run.position):
+        request = member.request
+        if request.id:
+            frame.ids[position] = request.id
+        if request.parameters:
+            frame.parameters[position] = request.parameters
