@@ -27,6 +27,6 @@ def command_of_worker(
     `connection` has the options that say how it reaches its server. The fallback paths are for
     Pythons of this version only; "": for any.
     """
-    command = [interpreter, _WORKER_SCRIPT, "--title", title, *connection]
+    command = [interpreter, _WORKER_SCRIPT, *connection, "--title", title]
     command += [f"--fallback-path={path}" for path in fallback_paths]
     return [*command, f"--fallback-version={version}"] if version else command

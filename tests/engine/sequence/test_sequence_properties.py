@@ -18,13 +18,12 @@ from pytriton.base.errors import InvalidArgumentError, ServerError, UnavailableE
 from pytriton.base.model_spec import SequenceSpec
 from pytriton.runtime.executor.inference import CLOSED_SINK, Outcome
 from pytriton.serving.engine.scheduling import Dispatch
-from pytriton.serving.engine.sequence.scheduler import (
-    END,
-    START,
+from pytriton.serving.engine.sequence.live_sequence import (
     TRANSITIONS,
     LiveSequence,
     SequencePhase,
 )
+from pytriton.serving.engine.sequence.scheduler import END, START
 from pytriton.serving.engine.sequence.strategies import make_sequence_scheduler
 from tests.fakes import FakeInstance, inference, model_spec, response
 

@@ -17,6 +17,7 @@ import uvloop
 
 from pytriton.serving.server.options.server_options import TlsOptions
 from pytriton.serving.server.process import tls_connection as module
+from pytriton.serving.server.process import tls_handshakes
 from pytriton.serving.server.process.clients import Acceptor, ClientOpener
 from pytriton.serving.server.process.tls import TlsPorts
 from tests.certificates import CertificateFolder
@@ -523,7 +524,7 @@ def test_silent_client_loses_its_place(run, monkeypatch):
 
 def only(reason):
     """The failures of a port where one handshake has failed."""
-    return {**dict.fromkeys(module.HANDSHAKE_FAILURES, 0), reason: 1}
+    return {**dict.fromkeys(tls_handshakes.HANDSHAKE_FAILURES, 0), reason: 1}
 
 
 def fail_to_connect(rig, context):

@@ -1,25 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """The instances of one model version: which of them get requests, and what becomes of the others.
 
-The model reports what happens to an instance, and takes a free one for each batch. What that means
-for requests, statistics and the rate limiter is up to the model.
+`InstancePool` knows them. `InstanceOwner` is the part of a model that hears what happens to them,
+and tells the scheduler, the rate limiter and whoever replaces them.
 """
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import ServerError, UnavailableError
-from pytriton.serving.engine.model_state import reason_for_clients
+from pytriton.serving.engine.batch_start import BatchStart
+from pytriton.serving.engine.delivery import not_ready_error
+from pytriton.serving.engine.model_state import (
+    VersionLifecycle,
+    VersionState,
+    reason_for_clients,
+)
+from pytriton.serving.engine.scheduler import make_scheduler
+from pytriton.serving.engine.stats import FailureReason, ModelStatistics
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+    from collections.abc import Set as AbstractSet
 
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.runtime.executor.inference import Instance
-    from pytriton.serving.engine.scheduling import Scheduler
+    from pytriton.runtime.executor.inference import Inference, Instance
+    from pytriton.serving.engine.rate_limiter import InstanceLimits, ModelTurns, Pool
+    from pytriton.serving.engine.scheduling import QueueRefusal, Scheduler
+    from pytriton.serving.engine.served_model import InstanceSupervisor
 
 
 class Outage:
@@ -222,3 +234,176 @@ class InstancePool:
         for instance in self.free:
             assert instance.free_slots, f"{instance} is not free"
         assert self._serving.isdisjoint(self._lost | self._retired), f"{self} serves with lost ones"
+
+
+class InstanceOwner(VersionLifecycle, ABC):
+    """A model as far as its instances are concerned: who serves, who is missed, who is replaced.
+
+    What becomes of its requests, its subclass knows.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        loop: asyncio.AbstractEventLoop,
+        supervisor: InstanceSupervisor | None,
+        turns: ModelTurns | None,
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self.statistics = ModelStatistics()
+        # What each request or batch looks at is here, too.
+        self._scheduler = make_scheduler(spec)
+        self._pool = InstancePool(spec, self._scheduler, loop, self._refuse_waiting)
+        self.instances = self._pool.alive
+        self._free = self._pool.free
+        self._outage = self._pool.outage
+        self._supervisor = supervisor
+        self._turns = turns
+        self._start = BatchStart(
+            spec, self.statistics, self.instances, self._free, loop, self._form_batches
+        )
+
+    @abstractmethod
+    def _form_batches(self) -> None:
+        """Form batches of the requests that wait."""
+
+    @abstractmethod
+    def _start_turn(self, instance: Instance) -> bool:
+        """Start a batch on an instance whose turn it is; returns False if none is ready."""
+
+    @abstractmethod
+    def _refuse(self, inference: Inference, error: ServerError, reason: FailureReason) -> None:
+        """End a request that waits."""
+
+    @property
+    def missing_instances(self) -> int:
+        """The number of instances that have ended and will be replaced."""
+        return self._pool.missing_count
+
+    @missing_instances.setter
+    def missing_instances(self, count: int) -> None:
+        self._pool.missing_count = count
+        self.on_changed()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it serves with all its instances; it accepts requests with fewer, too."""
+        return self.state is VersionState.READY and self._pool.is_complete
+
+    @property
+    def resource_pools(self) -> AbstractSet[Pool]:
+        """The resources of the rate limiter that its instances need."""
+        return frozenset() if self._turns is None else self._turns.pools
+
+    @property
+    def has_ready_check(self) -> bool:
+        """Whether readiness also depends on `check_ready`."""
+        return self._supervisor is not None and self._supervisor.has_ready_check
+
+    async def check_ready(self) -> bool:
+        """Returns the result of the model's own readiness check; True if it has none."""
+        return self._supervisor is None or await self._supervisor.check_ready()
+
+    def give_up(self, reason: str) -> None:
+        """Stop all instances for good and refuse the waiting requests."""
+        self.fail(reason)
+        for instance in list(self.instances):
+            instance.stop()
+        self.missing_instances = 0
+        self._give_up_if_empty(reason)
+
+    def _give_up_if_empty(self, reason: str) -> None:
+        """Refuse the waiting requests if there is no instance and none will be started."""
+        if self.instances or self._pool.missing_count:
+            return
+        self._outage.end()
+        self.fail(reason)
+        error = not_ready_error(self.spec)
+        for inference in self._scheduler.take_all():
+            self._refuse(inference, error, FailureReason.OTHER)
+
+    def add_instance(
+        self,
+        instance: Instance,
+        limits: InstanceLimits | None = None,
+        *,
+        is_passive: bool = False,
+        is_additional: bool = False,
+    ) -> None:
+        """Start to use an instance, which may replace one that died.
+
+        The rate limiter has `limits` for it; None if they are the same for all. A passive instance
+        gets no requests, and an additional one replaces none.
+        """
+        if not is_additional:
+            self.missing_instances = max(0, self._pool.missing_count - 1)
+        if self._turns is not None and not is_passive:
+            self._turns.add(instance, limits, self._start_turn)
+        self._pool.add(instance, is_passive=is_passive)
+        instance.start()
+        self._start.after_iteration()
+
+    def retire(self, instance: Instance) -> None:
+        """Stop an instance as soon as it has answered its requests; it is not replaced."""
+        self._pool.retire(instance)
+
+    def on_unavailable(self, instance: Instance) -> None:
+        """Send an instance no more batches; its death will be reported later."""
+        if self._pool.is_retired(instance):
+            return
+        self._pool.lose(instance)
+        self.on_changed()  # it is not ready any more
+        self._pool.serve_without(instance, f"instance {instance.name} is gone")
+        self._refuse_all(self._scheduler.remove_instance(instance))
+
+    def on_died(self, instance: Instance, reason: str) -> None:
+        """Forget an instance that died. Its requests have failed already."""
+        self.instances.remove(instance)
+        if self._pool.is_retired(instance):
+            self._forget_retired(instance)
+            return
+        if self.state in (VersionState.LOADING, VersionState.READY):
+            self.statistics.lost_instances += 1
+        self.on_unavailable(instance)
+        self._pool.forget_lost(instance)
+        if self._turns is not None:
+            self._turns.remove(instance)
+        cause = f"instance {instance.name} is gone, {reason}"
+        self.explain_outage(cause)
+        if self._supervisor is not None and self._supervisor.replaces(instance, reason):
+            self.missing_instances += 1
+            return
+        self.on_changed()  # it is ready without the instance
+        self._give_up_if_empty(cause)
+
+    def _forget_retired(self, instance: Instance) -> None:
+        if self._pool.forget_retired(instance):
+            self.on_changed()
+        self._refuse_all(self._scheduler.remove_instance(instance))
+        if self._turns is not None:
+            self._turns.remove(instance, with_seat=True)
+        if self._supervisor is not None:
+            self._supervisor.on_retired(instance)
+        self._give_up_if_empty(f"instance {instance.name} was retired")
+
+    def explain_outage(self, reason: str) -> None:
+        """Say why there is no instance, for those whose requests wait for one."""
+        self._pool.explain_outage(reason)
+
+    def limit_wait(self, limit_s: float) -> None:
+        """Refuse requests after this time without an instance, as its start has failed."""
+        self._pool.limit_outage(limit_s)
+
+    def _refuse_waiting(self) -> None:
+        """Refuse what has waited for an instance, and what comes until there is one again."""
+        error = self._outage_error()
+        for inference in self._scheduler.take_all():
+            self._refuse(inference, error, FailureReason.OTHER)
+
+    def _outage_error(self) -> ServerError:
+        return self._outage.error(tells_reason=self.hidden is None)
+
+    def _refuse_all(self, refusals: Iterable[QueueRefusal]) -> None:
+        for refusal in refusals:
+            self._refuse(refusal.inference, refusal.error, refusal.reason)

@@ -28,7 +28,7 @@ from pytriton.runtime.executor.inference import (
     trace_of,
 )
 from pytriton.serving.engine.answer_cache import AnswerCache
-from pytriton.serving.engine.batch_start import BatchStart, EarliestTimer
+from pytriton.serving.engine.batch_start import EarliestTimer
 from pytriton.serving.engine.batch_stats import (
     record_answers,
     record_burst,
@@ -43,27 +43,23 @@ from pytriton.serving.engine.delivery import (
     ResponseCredit,
     deliver,
     dispatch_error,
-    not_ready_error,
     refuse,
 )
 from pytriton.serving.engine.fairness import FairShares
-from pytriton.serving.engine.instance_pool import InstancePool
+from pytriton.serving.engine.instance_pool import InstanceOwner
 from pytriton.serving.engine.model_state import (
     TRANSITIONS,
     UNLOADED,
     IdleWait,
-    VersionLifecycle,
     VersionState,
 )
-from pytriton.serving.engine.scheduler import make_scheduler
-from pytriton.serving.engine.scheduling import Dispatch, QueueRefusal
+from pytriton.serving.engine.scheduling import Dispatch
 from pytriton.serving.engine.served_model import InstanceSupervisor, WaitsFor
-from pytriton.serving.engine.stats import FailureReason, ModelStatistics
+from pytriton.serving.engine.stats import FailureReason
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Sequence
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Callable, Sequence
 
     from pytriton.base.messages import ResponseBurst
     from pytriton.base.model_spec import ModelSpec
@@ -71,7 +67,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.costs import ModelCosts
     from pytriton.serving.engine.quotas import ModelQuotas
-    from pytriton.serving.engine.rate_limiter import InstanceLimits, ModelTurns, Pool
+    from pytriton.serving.engine.rate_limiter import ModelTurns
 
 __all__ = ["TRANSITIONS", "UNLOADED", "Model", "VersionState"]
 
@@ -80,7 +76,7 @@ logger = logging.getLogger(__name__)
 _SEQUENCE_CANCELLED = "The sequence has ended: an earlier request of it was cancelled"
 
 
-class Model(VersionLifecycle):
+class Model(InstanceOwner):
     """A model version with a queue and instances. Used on the event loop's thread only.
 
     Args:
@@ -109,11 +105,9 @@ class Model(VersionLifecycle):
         supervisor: InstanceSupervisor | None = None,
         turns: ModelTurns | None = None,
     ) -> None:
-        super().__init__()
-        self.spec = spec
+        super().__init__(spec, loop, supervisor, turns)
         self.is_bound = is_bound
         self.config_json = config_json
-        self.statistics = ModelStatistics()
         self.costs: ModelCosts | None = self.statistics.costs  # None: they are not counted
         self._loop = loop
         self._body_memory = body_memory
@@ -124,20 +118,7 @@ class Model(VersionLifecycle):
         is_disordered = self._cache is not None and spec.is_ordered
         self.takes_columns = spec.fits_columns and not is_disordered
 
-        # Instances. What each request or batch looks at is here, too.
-        self._scheduler = make_scheduler(spec)
-        self._pool = InstancePool(spec, self._scheduler, loop, self._refuse_waiting)
-        self.instances = self._pool.alive
-        self._free = self._pool.free
-        self._outage = self._pool.outage
-        self._supervisor = supervisor
-        self._turns = turns
-
-        # Requests
         self._timer = EarliestTimer(loop, self._form_batches)
-        self._start = BatchStart(
-            spec, self.statistics, self.instances, self._free, loop, self._form_batches
-        )
         self._answers = Answers(ResponseCredit(loop), is_ordered=spec.is_ordered)
         self._dispatch_callbacks: dict[Inference, Callable[[], None]] = {}
         self._idle = IdleWait()
@@ -167,35 +148,6 @@ class Model(VersionLifecycle):
         """The number of requests that are being executed."""
         return self._answers.running
 
-    @property
-    def missing_instances(self) -> int:
-        """The number of instances that have ended and will be replaced."""
-        return self._pool.missing_count
-
-    @missing_instances.setter
-    def missing_instances(self, count: int) -> None:
-        self._pool.missing_count = count
-        self.on_changed()
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it serves with all its instances; it accepts requests with fewer, too."""
-        return self.state is VersionState.READY and self._pool.is_complete
-
-    @property
-    def resource_pools(self) -> AbstractSet[Pool]:
-        """The resources of the rate limiter that its instances need."""
-        return frozenset() if self._turns is None else self._turns.pools
-
-    @property
-    def has_ready_check(self) -> bool:
-        """Whether readiness also depends on `check_ready`."""
-        return self._supervisor is not None and self._supervisor.has_ready_check
-
-    async def check_ready(self) -> bool:
-        """Returns the result of the model's own readiness check; True if it has none."""
-        return self._supervisor is None or await self._supervisor.check_ready()
-
     async def drain(self, timeout_s: float | None = None) -> None:
         """Wait until no request is queued or running, at most for `timeout_s`."""
         if self.is_busy:
@@ -213,113 +165,12 @@ class Model(VersionLifecycle):
         self._timer.cancel()
         self._start.stop()
 
-    def give_up(self, reason: str) -> None:
-        """Stop all instances for good and refuse the waiting requests."""
-        self.fail(reason)
-        for instance in list(self.instances):
-            instance.stop()
-        self.missing_instances = 0
-        self._give_up_if_empty(reason)
-
-    def _give_up_if_empty(self, reason: str) -> None:
-        """Refuse the waiting requests if there is no instance and none will be started."""
-        if self.instances or self._pool.missing_count:
-            return
-        self._outage.end()
-        self.fail(reason)
-        error = not_ready_error(self.spec)
-        for inference in self._scheduler.take_all():
-            self._refuse(inference, error, FailureReason.OTHER)
-
     def __repr__(self) -> str:
         return (
             f"<Model {self.spec.name} version {self.spec.version} {self.state.value}: "
             f"{len(self._scheduler)} queued, {self._answers.running} running, "
             f"{len(self._free)} of {len(self.instances)} instances free>"
         )
-
-    # Instances
-
-    def add_instance(
-        self,
-        instance: Instance,
-        limits: InstanceLimits | None = None,
-        *,
-        is_passive: bool = False,
-        is_additional: bool = False,
-    ) -> None:
-        """Start to use an instance, which may replace one that died.
-
-        The rate limiter has `limits` for it; None if they are the same for all. A passive instance
-        gets no requests, and an additional one replaces none.
-        """
-        if not is_additional:
-            self.missing_instances = max(0, self._pool.missing_count - 1)
-        if self._turns is not None and not is_passive:
-            self._turns.add(instance, limits, self._start_turn)
-        self._pool.add(instance, is_passive=is_passive)
-        instance.start()
-        self._start.after_iteration()
-
-    def retire(self, instance: Instance) -> None:
-        """Stop an instance as soon as it has answered its requests; it is not replaced."""
-        self._pool.retire(instance)
-
-    def on_unavailable(self, instance: Instance) -> None:
-        """Send an instance no more batches; its death will be reported later."""
-        if self._pool.is_retired(instance):
-            return
-        self._pool.lose(instance)
-        self.on_changed()  # it is not ready any more
-        self._pool.serve_without(instance, f"instance {instance.name} is gone")
-        self._refuse_all(self._scheduler.remove_instance(instance))
-
-    def on_died(self, instance: Instance, reason: str) -> None:
-        """Forget an instance that died. Its requests have failed already."""
-        self.instances.remove(instance)
-        if self._pool.is_retired(instance):
-            self._forget_retired(instance)
-            return
-        if self.state in (VersionState.LOADING, VersionState.READY):
-            self.statistics.lost_instances += 1
-        self.on_unavailable(instance)
-        self._pool.forget_lost(instance)
-        if self._turns is not None:
-            self._turns.remove(instance)
-        cause = f"instance {instance.name} is gone, {reason}"
-        self.explain_outage(cause)
-        if self._supervisor is not None and self._supervisor.replaces(instance, reason):
-            self.missing_instances += 1
-            return
-        self.on_changed()  # it is ready without the instance
-        self._give_up_if_empty(cause)
-
-    def _forget_retired(self, instance: Instance) -> None:
-        if self._pool.forget_retired(instance):
-            self.on_changed()
-        self._refuse_all(self._scheduler.remove_instance(instance))
-        if self._turns is not None:
-            self._turns.remove(instance, with_seat=True)
-        if self._supervisor is not None:
-            self._supervisor.on_retired(instance)
-        self._give_up_if_empty(f"instance {instance.name} was retired")
-
-    def explain_outage(self, reason: str) -> None:
-        """Say why there is no instance, for those whose requests wait for one."""
-        self._pool.explain_outage(reason)
-
-    def limit_wait(self, limit_s: float) -> None:
-        """Refuse requests after this time without an instance, as its start has failed."""
-        self._pool.limit_outage(limit_s)
-
-    def _refuse_waiting(self) -> None:
-        """Refuse what has waited for an instance, and what comes until there is one again."""
-        error = self._outage_error()
-        for inference in self._scheduler.take_all():
-            self._refuse(inference, error, FailureReason.OTHER)
-
-    def _outage_error(self) -> ServerError:
-        return self._outage.error(tells_reason=self.hidden is None)
 
     # Requests
 
@@ -483,7 +334,6 @@ class Model(VersionLifecycle):
         )
 
     def _start_turn(self, instance: Instance) -> bool:
-        """Start a batch on an instance whose turn it is; returns False if none is ready."""
         if instance not in self._free:
             return False
         now_ns = time.monotonic_ns()
@@ -540,10 +390,6 @@ class Model(VersionLifecycle):
         deliver(inference, Outcome(0, None, error))
         if self._idle.is_awaited and not self.is_busy:
             self._idle.end()
-
-    def _refuse_all(self, refusals: Iterable[QueueRefusal]) -> None:
-        for refusal in refusals:
-            self._refuse(refusal.inference, refusal.error, refusal.reason)
 
     # Outcomes
 

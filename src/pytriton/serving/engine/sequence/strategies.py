@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.model_spec import BatcherSpec, ModelSpec, SequenceSpec
 from pytriton.serving.engine.batcher import make_dynamic_batcher
-from pytriton.serving.engine.sequence.scheduler import (
+from pytriton.serving.engine.sequence.live_sequence import (
     FULL,
     Choice,
     InstanceSlots,
     LiveSequence,
     SequencePhase,
-    SequenceScheduler,
 )
+from pytriton.serving.engine.sequence.scheduler import SequenceScheduler
 from pytriton.serving.engine.sequence.sequence_inputs import SequenceInputs
 
 if TYPE_CHECKING:

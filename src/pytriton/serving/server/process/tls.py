@@ -23,7 +23,7 @@ from pytriton.base.driver_call import call_driver
 from pytriton.base.errors import UnavailableError
 from pytriton.serving.server.api.turns import Turns
 from pytriton.serving.server.process.resources import usable_cores
-from pytriton.serving.server.process.tls_connection import HANDSHAKE_FAILURES
+from pytriton.serving.server.process.tls_handshakes import HANDSHAKE_FAILURES
 
 if TYPE_CHECKING:
     import asyncio

@@ -17,6 +17,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from pytriton.serving.server.api.turns import Turn
+from pytriton.serving.server.process.tls_handshakes import (
+    OTHER,
+    PLAIN_ANSWER,
+    PLAIN_REQUEST,
+    TIMEOUT,
+    TlsRecords,
+    failure_reason,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -34,40 +42,11 @@ _RECORD_BYTES = 16 << 10  # at most, of one record of TLS, which is what OpenSSL
 # read may have 9,000 changes of keys (RFC 8446, 4.6.3), each of which takes it 40 us.
 _QUICK_BYTES = 2 << 10
 _RECORDS_AT_ONCE = 32
-_RECORD_HEAD_BYTES = 5
 # More is encrypted piece by piece, as the socket takes it: OpenSSL needs a millisecond for 2 MiB.
 _DIRECT_BYTES = 64 << 10
 _SLICE_BYTES = 128 << 10
 _TURN_BYTES = 1 << 20  # that are encrypted for one client in one iteration of the event loop
 _HIGH_WATER_BYTES = 256 << 10  # of encrypted output that waits for the socket
-
-
-# What OpenSSL says of a client that sent a request without encrypting it, and what it is told.
-_PLAIN_REQUEST = "HTTP_REQUEST"
-_PLAIN_TEXT = b'{"error":"this port is encrypted: use https instead of http"}'
-_PLAIN_ANSWER = (
-    b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n"
-    b"Content-Length: %d\r\n\r\n%b" % (len(_PLAIN_TEXT), _PLAIN_TEXT)
-)
-
-
-# Why clients do not complete their handshakes: labels of a metric, so there are few of them.
-HANDSHAKE_FAILURES = PROTOCOL, CERTIFICATE, TIMEOUT, OTHER = (
-    "protocol",  # it speaks no TLS, or shares no version or cipher with the server
-    "certificate",  # one side does not accept the certificate of the other, or misses one
-    "timeout",
-    "other",  # such as a client that leaves amid its handshake
-)
-
-
-def failure_reason(error: Exception) -> str:
-    """Returns the reason of a handshake that OpenSSL has ended."""
-    if not isinstance(error, ssl.SSLError):
-        return OTHER
-    # The names of alerts of clients have one of these in them, too (RFC 8446, 6.2).
-    said = error.reason or ""
-    is_about_certificate = "CERTIFICATE" in said or "UNKNOWN_CA" in said
-    return CERTIFICATE if is_about_certificate else PROTOCOL
 
 
 class TlsState(enum.Enum):
@@ -87,38 +66,6 @@ _TRANSITIONS = {
     _ENDING: (_LOST,),
     _LOST: (),
 }
-
-
-class Records:
-    """Finds the ends of records in what a client sends (RFC 8446, 5.1)."""
-
-    __slots__ = ("_head", "_left")
-
-    def __init__(self) -> None:
-        self._head = b""  # of a record of which no more has come
-        self._left = 0  # missing bytes of a record
-
-    @property
-    def is_between(self) -> bool:
-        """Whether the next byte begins a record."""
-        return not (self._left or self._head)
-
-    def cut(self, data: bytes | memoryview, at: int, most: int) -> tuple[int, int]:
-        """Returns where so many records end in `data`, or its end; and how many end before."""
-        end, count = len(data), 0
-        while at < end and count < most:
-            if self._left:
-                step = min(self._left, end - at)
-                self._left -= step
-            else:
-                step = min(_RECORD_HEAD_BYTES - len(self._head), end - at)
-                self._head += bytes(data[at : at + step])
-                if len(self._head) == _RECORD_HEAD_BYTES:
-                    self._left = int.from_bytes(self._head[3:], "big")
-                    self._head = b""
-            at += step
-            count += self.is_between
-        return at, count
 
 
 class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
@@ -168,7 +115,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._is_reading_paused = False
         self._is_answer_waiting = False  # what OpenSSL says by itself has no room in the socket
         self._turn = Turn(port.turns, self)
-        self._records = Records()  # in what was passed to OpenSSL
+        self._records = TlsRecords()  # in what was passed to OpenSSL
         self._kept = b""  # what was received, and is passed to OpenSSL in the next turn
         self._is_quick = False  # open, nothing is kept, and the next byte begins a record
         self._is_closing = False  # also the other side's, once all output is sent
@@ -286,8 +233,8 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
     def _on_step(self, output: bytes, is_complete: bool, error: Exception | None) -> None:
         if self._state is not _HANDSHAKE or self._socket.is_closing():
             return
-        if isinstance(error, ssl.SSLError) and error.reason == _PLAIN_REQUEST:
-            output = _PLAIN_ANSWER
+        if isinstance(error, ssl.SSLError) and error.reason == PLAIN_REQUEST:
+            output = PLAIN_ANSWER
         if output:
             self._socket.write(output)
         if error is not None:
