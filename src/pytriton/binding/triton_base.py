@@ -163,6 +163,10 @@ class TritonBase:
             )
         )
         trace_with(trace_config or self._trace_config())
+        self._add_model(model)
+
+    def _add_model(self, model: AnyModel) -> None:
+        """Record a model, and serve it if the server is running."""
         with self._lock:
             if model.key in self._models and model.key not in self._unserved:
                 raise PyTritonInvalidOperationError(

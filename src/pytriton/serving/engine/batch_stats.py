@@ -16,6 +16,7 @@ from pytriton.serving.engine.costs import TokenUsage
 from pytriton.serving.engine.stats import BatchRecord, FailureReason, ResponseOutcome
 
 if TYPE_CHECKING:
+    from pytriton.runtime.executor.columns import ChunkRun
     from pytriton.runtime.executor.inference import Inference, Outcome, RunningBatch
     from pytriton.serving.engine.latencies import Latencies
     from pytriton.serving.engine.stats import ModelStatistics
@@ -63,16 +64,8 @@ def record_answers(
         succeeded_rows += starts[run.end] - starts[run.first]
         received_ns += count * first.request.received_ns
         queued_ns += count * first.queued_ns
-        if latencies is not None:  # the members of a chunk came together
-            request_ns = now_ns - first.request.received_ns
-            queue_ns = started_ns - first.queued_ns
-            bucket = latencies.on_requests(count, request_ns, queue_ns)
-            is_slow = request_ns >= slow_ns
-            is_known = run.chunk.has_fields or run.chunk.trace is not None
-            if is_slow or (is_known and now_ns >= latencies.due_ns[bucket]):
-                until = run.position + count
-                seen = inferences[run.position if is_slow else until - 1 : until]
-                latencies.on_identified(seen, request_ns, queue_ns, now_ns - started_ns, now_ns)
+        if latencies is not None:
+            _time_members(latencies, run, batch, now_ns)
     if succeeded or not batch.open_positions:
         record = BatchRecord(
             succeeded_rows + failed_rows + batch.null_rows,
@@ -86,6 +79,21 @@ def record_answers(
             succeeded * started_ns - queued_ns,
         )
         statistics.record_batch(record, time.time_ns() // 1_000_000)
+
+
+def _time_members(latencies: Latencies, run: ChunkRun, batch: RunningBatch, now_ns: int) -> None:
+    """Add the times of members of a chunk, which came together."""
+    first = batch.inferences[run.position]
+    count, started_ns = run.end - run.first, batch.started_ns
+    request_ns = now_ns - first.request.received_ns
+    queue_ns = started_ns - first.queued_ns
+    bucket = latencies.on_requests(count, request_ns, queue_ns)
+    is_slow = request_ns >= latencies.slow.limit_ns
+    is_known = run.chunk.has_fields or run.chunk.trace is not None
+    if is_slow or (is_known and now_ns >= latencies.due_ns[bucket]):
+        until = run.position + count
+        seen = batch.inferences[run.position if is_slow else until - 1 : until]
+        latencies.on_identified(seen, request_ns, queue_ns, now_ns - started_ns, now_ns)
 
 
 def record_late_failures(
