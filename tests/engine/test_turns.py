@@ -12,9 +12,9 @@ from pytriton.base.model_spec import BatcherSpec, SequenceSpec
 from pytriton.serving.engine.model import Model, VersionState
 from pytriton.serving.engine.rate_limiter import (
     InstanceLimits,
+    InstanceTurns,
     ResourceLimiter,
     ResourceNeed,
-    Turns,
 )
 from tests.fakes import (
     FakeInstance,
@@ -38,7 +38,7 @@ class Server:
     def __init__(self, clock):
         self.clock = clock
         self.loop = FakeLoop(clock)
-        self.turns = Turns(ResourceLimiter(), self.loop)
+        self.turns = InstanceTurns(ResourceLimiter(), self.loop)
         self.models: list[Model] = []
         self.sinks: list[RecordingSink] = []
 

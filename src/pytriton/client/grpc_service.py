@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Headers = Mapping[str, str] | None
 
 
-class _Methods:
+class _GrpcMethods:
     """The methods; each returns what `_ask` does, for asyncio something to await.
 
     `how` are the headers of a call and `client_timeout`, its timeout.
@@ -80,7 +80,7 @@ class _Methods:
         return self._ask(arrays_in, "ModelInfer", message_of(request), headers, client_timeout)
 
 
-class GrpcService(_Methods):
+class GrpcService(_GrpcMethods):
     """A server over gRPC.
 
     Args:
@@ -119,7 +119,7 @@ class GrpcService(_Methods):
             raise _error_of(error) from error
 
 
-class AsyncioGrpcService(_Methods):
+class AsyncioGrpcService(_GrpcMethods):
     """The same for asyncio."""
 
     def __init__(self, place: str, tls: Tls | None, address: str) -> None:

@@ -25,7 +25,7 @@ _REASON_BYTES = 300
 Headers = Mapping[str, str] | None
 
 
-class _Methods:
+class _HttpMethods:
     """The methods; each returns what `_ask` does, for asyncio something to await.
 
     `how` are the headers of a request.
@@ -82,7 +82,7 @@ class _Methods:
         return self._ask(_arrays, "POST", path, head, body.parts)
 
 
-class HttpService(_Methods):
+class HttpService(_HttpMethods):
     """A server over HTTP.
 
     Args:
@@ -110,7 +110,7 @@ class HttpService(_Methods):
         return read(self._client_stub.ask(method, path, headers, body))
 
 
-class AsyncioHttpService(_Methods):
+class AsyncioHttpService(_HttpMethods):
     """The same for asyncio."""
 
     _may_view = False

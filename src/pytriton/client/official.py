@@ -56,7 +56,7 @@ def connect(url: TritonUrl, timeout_s: float) -> Any:
             url.without_scheme, connection_timeout=timeout_s, network_timeout=timeout_s
         )
         context = Tls().context() if url.uses_tls else None
-        client._client_stub = _Stub(url, timeout_s, context)  # noqa: SLF001  instead of gevent's
+        client._client_stub = _ClientStub(url, timeout_s, context)  # noqa: SLF001  instead of gevent's
     else:
         client = library.InferenceServerClient(url.without_scheme, **_grpc_tls(url))
     client._pytriton_address = url.with_scheme  # noqa: SLF001  `address_of` reads it
@@ -122,7 +122,7 @@ def call_errors() -> tuple[type[Exception], ...]:
     )
 
 
-class _Stub(HttpConnections):
+class _ClientStub(HttpConnections):
     """Our connections with the methods that `tritonclient.http` calls.
 
     Its own ones belong to one thread and have a timeout for each read, so an answer that arrives

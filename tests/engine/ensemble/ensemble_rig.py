@@ -15,8 +15,8 @@ from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
 from pytriton.serving.engine.ensemble.ensemble_rules import complete_ensemble
 from pytriton.serving.engine.ensemble.graph import make_graph
 from pytriton.serving.engine.model import Model
-from pytriton.serving.engine.rate_limiter import InstanceLimits, ResourceLimiter, Turns
-from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink, infer_request
+from pytriton.serving.engine.rate_limiter import InstanceLimits, InstanceTurns, ResourceLimiter
+from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink
 
 
 def tensor(name: str, values: bytes = bytes(16), rows: int = 1) -> InferTensor:
@@ -40,7 +40,7 @@ class EnsembleRig:
         self.ensembles: dict[str, EnsembleModel] = {}
         self._cache = cache
         self._limits = limits  # of every instance
-        self._turns = Turns(ResourceLimiter(), self.loop)
+        self._turns = InstanceTurns(ResourceLimiter(), self.loop)
         for config in configs:
             self.add(config)
 

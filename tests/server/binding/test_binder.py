@@ -30,7 +30,7 @@ from pytriton.runtime.transport.control import (
 from pytriton.runtime.transport.link import socket_pair, stream_pair
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import VersionState
-from pytriton.serving.engine.rate_limiter import ResourceLimiter, Turns
+from pytriton.serving.engine.rate_limiter import InstanceTurns, ResourceLimiter
 from pytriton.serving.repository.loading.instance_factory import InstanceFactory
 from pytriton.serving.server.binding import binder
 from pytriton.serving.server.binding.binder import BinderSession
@@ -49,7 +49,7 @@ class Binder:
         self.answers: dict[int, CallDone] = {}
         self.limiter = ResourceLimiter()
         ours, theirs = stream_pair()
-        turns = Turns(self.limiter, self.loop) if has_rate_limiter else None
+        turns = InstanceTurns(self.limiter, self.loop) if has_rate_limiter else None
         self.factory = InstanceFactory(self.loop, turns=turns, exit_timeout_s=5.0)
         self.session = BinderSession(
             ControlLink(theirs), self.engine, self.factory, self.ends.append

@@ -10,7 +10,7 @@ import numpy as np
 from pytriton.base import dtypes
 from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.model_spec import ModelSpec
-from pytriton.protocol.openai.members import Members
+from pytriton.protocol.openai.members import DocumentMembers
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
 
 VLLM_INPUTS = {
@@ -49,11 +49,11 @@ def spec(
     return spec_from_config(normalise_config(config_from_text("\n".join(lines), "-")), 1)
 
 
-def members(**values: object) -> Members:
-    return Members(json.dumps(values).encode())
+def members(**values: object) -> DocumentMembers:
+    return DocumentMembers(json.dumps(values).encode())
 
 
-def chat(content: str = "hi", **values: object) -> Members:
+def chat(content: str = "hi", **values: object) -> DocumentMembers:
     return members(messages=[{"role": "user", "content": content}], **values)
 
 

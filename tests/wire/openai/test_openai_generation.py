@@ -15,7 +15,7 @@ from pytriton.protocol.openai.generation import (
     read_generation,
 )
 from pytriton.protocol.openai.inputs import MAX_INPUT_BYTES
-from pytriton.protocol.openai.members import MAX_MEMBER_BYTES, MAX_MEMBERS, Members
+from pytriton.protocol.openai.members import MAX_MEMBER_BYTES, MAX_MEMBERS, DocumentMembers
 from tests.wire.openai.openai_specs import (
     VLLM_INPUTS,
     VLLM_OUTPUTS,
@@ -65,7 +65,7 @@ def test_model_of_chats_gets_a_prompt_as_the_only_message():
 def test_model_with_messages_gets_them_as_the_client_wrote_them():
     body = b'{"messages": [ {"role":"user","content":[{"type":"image_url","image_url":{}}]} ]}'
 
-    read = read_chat(spec("chat", MESSAGES), Members(body))
+    read = read_chat(spec("chat", MESSAGES), DocumentMembers(body))
 
     assert inputs_of(read) == {
         "messages": '[ {"role":"user","content":[{"type":"image_url","image_url":{}}]} ]'
@@ -184,7 +184,7 @@ def test_malformed_messages_are_refused(messages, param):
 )
 def test_body_that_is_no_object_is_refused(body):
     def read():
-        found = Members(body)
+        found = DocumentMembers(body)
         found.value("a")
 
     assert refusal(read)[0] == 400
@@ -218,7 +218,7 @@ def test_sampling_parameters_that_cannot_be_written_are_refused():
     assert (status, message.startswith("expected integers of up to 64 bits")) == (400, True)
 
 
-# Members
+# DocumentMembers
 
 
 def test_model_gets_what_it_declares_with_the_types_that_it_declares():

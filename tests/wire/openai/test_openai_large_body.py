@@ -15,7 +15,7 @@ from pytriton.protocol.openai.large_body import (
     read_large,
     read_work,
 )
-from pytriton.protocol.openai.members import Members
+from pytriton.protocol.openai.members import DocumentMembers
 from tests.wire.openai.openai_specs import VLLM_INPUTS, VLLM_OUTPUTS, spec
 
 LONG = "x" * 300_000
@@ -70,7 +70,7 @@ def fields(work):
 )
 def test_request_is_read_elsewhere_as_here(route, model, members):
     body = body_of(**members)
-    here = Members(body)
+    here = DocumentMembers(body)
     here.text("model")
     name, problem, work = read_elsewhere(route, model, body)
 
@@ -99,7 +99,7 @@ def test_refusal_is_the_same_elsewhere_as_here(members):
     body = body_of(**members)
 
     def read_here():
-        here = Members(body)
+        here = DocumentMembers(body)
         here.text("model")
         return read_work(here, CHATS, "chat")
 

@@ -338,9 +338,7 @@ def _increment_error(window: int, increment: int) -> Http2ErrorCode | None:
     return None
 
 
-def take_requests(
-    core: ConnectionCore, decoder: HeaderDecoder, data: bytes
-) -> int:
+def take_requests(core: ConnectionCore, decoder: HeaderDecoder, data: bytes) -> int:
     """Handle the requests that `data`, which begins with a frame, begins with.
 
     Clients of gRPC's C core send WINDOW_UPDATE before the DATA of each request, and after it.

@@ -18,7 +18,7 @@ from pytriton.base.model_spec import ModelSpec
 from pytriton.protocol.openai.errors import wrong
 from pytriton.protocol.openai.generation import take_prompts
 from pytriton.protocol.openai.inputs import Inputs, check_input_bytes, text_tensor
-from pytriton.protocol.openai.members import Members
+from pytriton.protocol.openai.members import DocumentMembers
 
 MAX_TEXTS = 2048
 _FORMATS = ("float", "base64")
@@ -34,7 +34,7 @@ class EmbeddingJob(msgspec.Struct):
     is_base64: bool
 
 
-def read_embeddings(members: Members, spec: ModelSpec) -> EmbeddingJob:
+def read_embeddings(members: DocumentMembers, spec: ModelSpec) -> EmbeddingJob:
     """Read a request; several texts are rows of one request if the model batches.
 
     Raises:
@@ -67,7 +67,7 @@ def read_embeddings(members: Members, spec: ModelSpec) -> EmbeddingJob:
     return EmbeddingJob(requests, list(map(len, parts)), encoding == "base64")
 
 
-def _inputs(members: Members, spec: ModelSpec, rows: int) -> Inputs:
+def _inputs(members: DocumentMembers, spec: ModelSpec, rows: int) -> Inputs:
     inputs = Inputs(spec, rows if spec.max_batch_size else 0)
     inputs.add_rest(members)
     inputs.finish()

@@ -21,7 +21,7 @@ from pytriton.protocol.openai.inputs import (
     shown,
     text_tensor,
 )
-from pytriton.protocol.openai.members import Members, decode, decode_objects
+from pytriton.protocol.openai.members import DocumentMembers, decode, decode_objects
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +81,7 @@ class ChatMessages(msgspec.Struct):
         return contents
 
 
-def take_messages(members: Members) -> ChatMessages:
+def take_messages(members: DocumentMembers) -> ChatMessages:
     """Take the messages of a request; OpenAIError if there are none, or they are malformed."""
     if "messages" not in members:
         raise wrong("messages", f"expected {_LIST} as 'messages', got none")
@@ -167,7 +167,7 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool = False
 
 
-def read_generation(members: Members, spec: ModelSpec, *, is_chat: bool) -> Generation:
+def read_generation(members: DocumentMembers, spec: ModelSpec, *, is_chat: bool) -> Generation:
     """Read a chat or a completion request, of which the model's name was taken.
 
     Raises:
@@ -228,7 +228,7 @@ def _check_copies(size: int, texts: list[str], count: int, *, is_echo: bool) -> 
         )
 
 
-def _includes_usage(members: Members, *, is_stream: bool) -> bool:
+def _includes_usage(members: DocumentMembers, *, is_stream: bool) -> bool:
     if "stream_options" not in members:
         return False
     options: StreamOptions = members.take("stream_options", StreamOptions, "an object")
@@ -238,7 +238,7 @@ def _includes_usage(members: Members, *, is_stream: bool) -> bool:
 
 
 def _take_texts(
-    members: Members, spec: ModelSpec, openai: OpenAISpec, inputs: Inputs, *, is_chat: bool
+    members: DocumentMembers, spec: ModelSpec, openai: OpenAISpec, inputs: Inputs, *, is_chat: bool
 ) -> list[str]:
     """Take the prompts; a chat has one, which is empty if the model takes its messages."""
     if not is_chat:
@@ -254,7 +254,7 @@ def _take_texts(
     return [openai.template.prompt(messages.contents())]
 
 
-def take_prompts(members: Members, name: str) -> list[str]:
+def take_prompts(members: DocumentMembers, name: str) -> list[str]:
     """Take one or several texts; OpenAIError if there are none, or tokens."""
     if name not in members:
         raise wrong(name, f"expected a text or a list of texts as '{name}', got none")
@@ -270,7 +270,7 @@ def take_prompts(members: Members, name: str) -> list[str]:
     return texts
 
 
-def _limit_tokens(members: Members, spec: ModelSpec, inputs: Inputs) -> tuple[int, bool]:
+def _limit_tokens(members: DocumentMembers, spec: ModelSpec, inputs: Inputs) -> tuple[int, bool]:
     """Give the model its limit of tokens; returns it, and whether the server has to count them."""
     given = [name for name in MAX_TOKENS[:2] if name in members]
     limits = [members.integer(name, 0, 1, MAX_INTEGER) for name in given]
@@ -290,7 +290,7 @@ def _limit_tokens(members: Members, spec: ModelSpec, inputs: Inputs) -> tuple[in
     return limit, True
 
 
-def _take_stops(members: Members, inputs: Inputs) -> tuple[str, ...]:
+def _take_stops(members: DocumentMembers, inputs: Inputs) -> tuple[str, ...]:
     """Give the model its stop strings; returns those at which the server has to cut."""
     stops = [stop for stop in members.texts("stop") if stop]
     if not stops:
@@ -307,7 +307,9 @@ def _take_stops(members: Members, inputs: Inputs) -> tuple[str, ...]:
     return tuple(stops)
 
 
-def _take_logprobs(members: Members, spec: ModelSpec, inputs: Inputs, *, is_chat: bool) -> bool:
+def _take_logprobs(
+    members: DocumentMembers, spec: ModelSpec, inputs: Inputs, *, is_chat: bool
+) -> bool:
     """Give the model the options of logprobs; returns whether the client wants them."""
     if is_chat:
         wants = members.flag("logprobs")
@@ -331,7 +333,7 @@ def _take_logprobs(members: Members, spec: ModelSpec, inputs: Inputs, *, is_chat
     return True
 
 
-def _leave_out_tools(members: Members) -> None:
+def _leave_out_tools(members: DocumentMembers) -> None:
     """Drop tools that must not be called: a model without tools can answer then, too."""
     if "tools" in members and "tool_choice" in members and members.peek("tool_choice") == b'"none"':
         members.drop("tools", "tool_choice")
@@ -436,7 +438,7 @@ def _set_flags(inputs: Inputs, *, is_stream: bool) -> None:
         inputs.add_if_declared(f"return_{name}", True)
 
 
-def _take_seed(members: Members, inputs: Inputs) -> int | None:
+def _take_seed(members: DocumentMembers, inputs: Inputs) -> int | None:
     """Give the model its seed; returns it if the choices need different ones."""
     if "seed" not in members or not inputs.takes("seed"):
         return None

@@ -20,7 +20,7 @@ from pytriton.base.messages import InferTensor, ParameterValue
 from pytriton.base.model_spec import ModelSpec, ModelTensor
 from pytriton.protocol.json_text import parameter_value, refuse_reserved
 from pytriton.protocol.openai.errors import unsupported, wrong
-from pytriton.protocol.openai.members import Members
+from pytriton.protocol.openai.members import DocumentMembers
 
 MAX_INPUT_BYTES = 32 << 20  # of copies that one request of a client gives the model
 
@@ -355,7 +355,7 @@ class Inputs:
         if self._is_sampling_known:
             self._sampling[name] = value
 
-    def add_rest(self, members: Members) -> None:
+    def add_rest(self, members: DocumentMembers) -> None:
         """Take the rest of the members of a request.
 
         Raises:

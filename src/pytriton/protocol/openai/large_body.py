@@ -18,7 +18,7 @@ from pytriton.base.sent_specs import decode_spec, encode_spec
 from pytriton.protocol.openai.embeddings import EmbeddingJob, read_embeddings
 from pytriton.protocol.openai.errors import OpenAIError
 from pytriton.protocol.openai.generation import Generation, read_generation
-from pytriton.protocol.openai.members import Members
+from pytriton.protocol.openai.members import DocumentMembers
 
 if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
@@ -27,7 +27,7 @@ Work: TypeAlias = Generation | EmbeddingJob
 EMBEDDINGS = "embeddings"
 
 
-def read_work(members: Members, spec: ModelSpec, route: str) -> Work:
+def read_work(members: DocumentMembers, spec: ModelSpec, route: str) -> Work:
     """Read a request of a route (chat, completions or embeddings), whose model's name was taken.
 
     Raises:
@@ -91,7 +91,7 @@ def read_large(task: bytes, body: bytes) -> tuple[bytes, Sequence[Buffer]]:
     told, reply = _decode_task(task), _Reply()
     parts: Sequence[Buffer] = ()
     try:
-        members = Members(body)
+        members = DocumentMembers(body)
         reply.model = members.text("model")
         spec = told.specs.get(reply.model)
         if spec is not None:

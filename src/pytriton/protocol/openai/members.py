@@ -89,7 +89,7 @@ def _check_rest(body: Buffer) -> None:
         )
 
 
-class Members:
+class DocumentMembers:
     """The members of a request that nobody has taken yet; those that are null do not count."""
 
     def __init__(self, body: Buffer) -> None:

@@ -3,8 +3,8 @@
 
 Resources are names with counts: "this instance needs two of R while it runs". `ResourceLimiter`
 only decides: it has no clock and does no I/O, and it knows neither models nor processes. A server
-has one `Turns` if its rate limiter is on, and each model a `ModelTurns`; without them, an instance
-starts a batch as soon as it is free.
+has one `InstanceTurns` if its rate limiter is on, and each model a `ModelTurns`; without them, an
+instance starts a batch as soon as it is free.
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ def _group_keys(contender: Contender) -> list[Hashable]:
     return [contender.group_key, *contender.needs]
 
 
-class Turns:
+class InstanceTurns:
     """The rate limiter of a server, and the models whose instances take turns."""
 
     def __init__(self, limiter: ResourceLimiter, loop: asyncio.AbstractEventLoop) -> None:
@@ -407,7 +407,7 @@ class Turns:
 class ModelTurns:
     """The turns of one model's instances."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: InstanceTurns) -> None:
         self._turns = turns
         self._limiter = turns.limiter
         self._seats: list[Contender] = []

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pytriton.base.lazy_module import LazyModule
 from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.engine import Engine
-from pytriton.serving.engine.rate_limiter import ResourceLimiter, Turns
+from pytriton.serving.engine.rate_limiter import InstanceTurns, ResourceLimiter
 from pytriton.serving.engine.stall_watch import StallWatch
 from pytriton.serving.repository.loading.instance_factory import InstanceFactory
 from pytriton.serving.server.binding.bound_control import BoundControl
@@ -78,9 +78,11 @@ class Core:
         if self.tracing is not None:
             self.engine.observers.add("tracing", self.tracing)
         self.log = LogControl(options.log)
-        self.turns: Turns | None = None
+        self.turns: InstanceTurns | None = None
         if options.repository.rate_limit:
-            self.turns = Turns(ResourceLimiter(options.repository.rate_limit_resources), loop)
+            self.turns = InstanceTurns(
+                ResourceLimiter(options.repository.rate_limit_resources), loop
+            )
         self.instances = InstanceFactory(
             loop,
             self.cache,

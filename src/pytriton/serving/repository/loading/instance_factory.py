@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.worker import Launcher, WorkerSpec
     from pytriton.runtime.transport.frames import Initialize
     from pytriton.serving.engine.cache import ResponseStore
-    from pytriton.serving.engine.rate_limiter import Turns
+    from pytriton.serving.engine.rate_limiter import InstanceTurns
     from pytriton.serving.engine.served_model import InstanceSupervisor
     from pytriton.serving.repository.loading import warmup
     from pytriton.serving.repository.loading.plans import InstancePlan, WarmupSample
@@ -101,7 +101,7 @@ class InstanceFactory:
         self,
         loop: asyncio.AbstractEventLoop,
         cache: ResponseStore | None = None,
-        turns: Turns | None = None,
+        turns: InstanceTurns | None = None,
         *,
         log: LogFeed | None = None,
         exit_timeout_s: float = 30.0,

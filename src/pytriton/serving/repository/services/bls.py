@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.frames import InferCallFrame
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.observers import Watch
-    from pytriton.serving.engine.rate_limiter import Turns
+    from pytriton.serving.engine.rate_limiter import InstanceTurns
 
 
 class BlockedBatch(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class WaitGraph:
         turns: The turns of a rate limiter: an instance may also wait for resources.
     """
 
-    def __init__(self, turns: Turns | None = None) -> None:
+    def __init__(self, turns: InstanceTurns | None = None) -> None:
         self._turns = turns
         self._blocking: dict[Instance, dict[Inference, int]] = {}
         self._awaited: dict[Instance, dict[int, dict[Inference, None]]] = {}
@@ -224,7 +224,7 @@ class CallingInstance(Instance, Protocol):
 
 
 class ModelCaller:
-    """Turns the calls of all workers into requests to the engine."""
+    """InstanceTurns the calls of all workers into requests to the engine."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class ModelCaller:
         loop: asyncio.AbstractEventLoop,
         *,
         max_depth: int = MAX_DEPTH,
-        turns: Turns | None = None,
+        turns: InstanceTurns | None = None,
     ) -> None:
         self.engine = engine
         self.loop = loop

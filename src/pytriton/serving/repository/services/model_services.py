@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.frames import InferCallFrame, WorkerLogLine
     from pytriton.serving.engine.client import ModelControl
     from pytriton.serving.engine.engine import Engine
-    from pytriton.serving.engine.rate_limiter import Turns
+    from pytriton.serving.engine.rate_limiter import InstanceTurns
 
     Reply = Callable[[Any, str | None], None]
 
@@ -77,7 +77,7 @@ class SharedServices:
         loop: asyncio.AbstractEventLoop,
         *,
         load_dependencies: LoadDependencies | None = None,
-        turns: Turns | None = None,
+        turns: InstanceTurns | None = None,
     ) -> None:
         self.engine = engine
         self.control = control

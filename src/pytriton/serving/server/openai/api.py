@@ -21,7 +21,7 @@ from pytriton.protocol.openai.embeddings import EmbeddingJob
 from pytriton.protocol.openai.errors import OpenAIError, unknown_model, wrong
 from pytriton.protocol.openai.generation import check_served
 from pytriton.protocol.openai.large_body import decode_large, encode_task, read_work
-from pytriton.protocol.openai.members import Members
+from pytriton.protocol.openai.members import DocumentMembers
 from pytriton.serving.server.access.decisions import Denial, Reason, Scope, visible
 from pytriton.serving.server.api.background import SMALL_BYTES
 from pytriton.serving.server.api.documents import TRITON_VERSION
@@ -261,7 +261,7 @@ class OpenAIApi:
         name = ""
         try:
             _check_encoding(request.head)
-            members = Members(request.body)
+            members = DocumentMembers(request.body)
             name = members.text("model")
             model = self._allowed_model(request.head, name, route)
             work = read_work(members, model.spec, route.endpoint.handler)

@@ -50,8 +50,8 @@ from pytriton.tools.perf.measuring.profiler import (
 from pytriton.tools.perf.measuring.results import (
     LevelResult,
     Mode,
+    ProfileWatcher,
     StabilityRules,
-    Watcher,
     Watchers,
 )
 from pytriton.tools.perf.measuring.source import LoadSource, WindowRules
@@ -432,7 +432,7 @@ class PerfSession:
         target: PerfTarget,
         targets: Sequence[PerfTarget],
         display: ProgressDisplay | None,
-    ) -> Watcher:
+    ) -> ProfileWatcher:
         label = label_of(target, targets) if len(targets) > 1 else ""
         show, complain = self._show, self._complain
         if display is not None:

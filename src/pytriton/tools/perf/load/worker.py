@@ -47,7 +47,7 @@ LANES_PER_CONNECTION = 6
 _LONGEST_WAIT_NS = 1_000_000_000
 
 
-class GrpcChannel:
+class LoadChannel:
     """Several lanes share it.
 
     Args:
@@ -136,8 +136,8 @@ class Carriers:
         if self._recipe.is_streaming:
             is_decoupled = self._recipe.is_decoupled
             connect = functools.partial(GrpcStreamSession, *arguments, is_decoupled=is_decoupled)
-            return GrpcChannel(connect, self.outcome)
-        return GrpcChannel(functools.partial(GrpcSession, *arguments), self.outcome)
+            return LoadChannel(connect, self.outcome)
+        return LoadChannel(functools.partial(GrpcSession, *arguments), self.outcome)
 
 
 class LoadWorker:

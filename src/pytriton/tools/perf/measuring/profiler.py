@@ -16,8 +16,8 @@ from pytriton.tools.perf.measuring.results import (
     LevelResult,
     LevelStatus,
     Mode,
+    ProfileWatcher,
     StabilityRules,
-    Watcher,
     WindowFigures,
     judge,
 )
@@ -95,7 +95,7 @@ class ProfileRules:
 class Profiler:
     """Measures levels of one server."""
 
-    def __init__(self, source: LoadSource, rules: ProfileRules, watcher: Watcher) -> None:
+    def __init__(self, source: LoadSource, rules: ProfileRules, watcher: ProfileWatcher) -> None:
         self._source = source
         self._rules = rules
         self._watcher = watcher

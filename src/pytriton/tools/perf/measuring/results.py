@@ -171,7 +171,7 @@ class Live:
     is_limit: bool = False
 
 
-class Watcher(Protocol):
+class ProfileWatcher(Protocol):
     """Is told what happens; nothing depends on what it does with that."""
 
     def level_begins(self, mode: Mode, value: float) -> None: ...
@@ -188,7 +188,7 @@ class Watcher(Protocol):
 class Watchers:
     """Tells several."""
 
-    def __init__(self, watchers: Sequence[Watcher]) -> None:
+    def __init__(self, watchers: Sequence[ProfileWatcher]) -> None:
         self._watchers = watchers
 
     def level_begins(self, mode: Mode, value: float) -> None:
