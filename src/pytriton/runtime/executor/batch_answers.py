@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.refs import TensorRef
 
 
-class AnswerReader:
+class TensorReader:
     """Reads what one instance answers."""
 
     def __init__(self, instance: Instance, labels: ModelLabels) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.errors import error_from_code
 from pytriton.base.messages import ResponseBurst
-from pytriton.runtime.executor.batch_answers import AnswerReader
+from pytriton.runtime.executor.batch_answers import TensorReader
 from pytriton.runtime.executor.batch_frames import BatchWriter
 from pytriton.runtime.executor.batch_tensors import split_rows
 from pytriton.runtime.executor.device_blocks import ledger_of
@@ -72,7 +72,7 @@ class BatchTracker:
         self._labels = labels
         self._next_batch = 1
         self._writer = BatchWriter(instance, labels)
-        self._reader = AnswerReader(instance, labels)
+        self._reader = TensorReader(instance, labels)
         self._traced = _TracedBatches(self._batch_of)
         self._end: ServerError | None = None  # set when the instance has ended
 
