@@ -9,9 +9,9 @@ import json
 
 import pytest
 
-from pytriton.runtime.cluster import actor_starts
-from pytriton.runtime.cluster.actor_starts import ActorStarts
+from pytriton.runtime.cluster import launcher
 from pytriton.runtime.cluster.cluster import ClusterError, ClusterGoneError, Whereabouts, group_name
+from pytriton.runtime.cluster.launcher import ActorStarts
 from pytriton.runtime.cluster.messages import (
     Connect,
     Connected,
@@ -205,8 +205,8 @@ async def until(condition):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(actor_starts, "_ROOM_S", 0.001)
-    monkeypatch.setattr(actor_starts, "_SILENCE_S", 0)
+    monkeypatch.setattr(launcher, "_ROOM_S", 0.001)
+    monkeypatch.setattr(launcher, "_SILENCE_S", 0)
 
 
 def run(case):
@@ -304,7 +304,7 @@ def test_actor_that_lost_a_race_for_room_is_replaced_by_a_reservation(monkeypatc
             it.cluster.place(NAME)
             await it.next_of(Placed)
 
-    monkeypatch.setattr(actor_starts, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(launcher, "_PATIENCE_S", 0.01)
     run(case)
 
 
@@ -511,7 +511,7 @@ def test_head_that_does_not_answer_is_told_and_forgotten_when_it_is_back(monkeyp
             assert [node.name for node in lost.nodes] == ["node-1"]
             assert back.nodes == lost.nodes
 
-    monkeypatch.setattr(actor_starts, "_NODES_S", 0.001)
+    monkeypatch.setattr(launcher, "_NODES_S", 0.001)
     run(case)
 
 

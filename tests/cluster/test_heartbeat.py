@@ -14,13 +14,13 @@ import pytest
 
 from pytriton.base.settings import RayOptions
 from pytriton.runtime.cluster import messages
+from pytriton.runtime.cluster.executor import RayStarter
 from pytriton.runtime.cluster.messages import (
     SILENT_BEATS,
     SILENT_BEATS_AT_START,
     Beat,
     LauncherHeartbeat,
 )
-from pytriton.runtime.cluster.starter import RayStarter
 from pytriton.runtime.executor.python_process import StartedZygote
 from pytriton.runtime.transport.link import stream_pair
 from pytriton.testing import FakeClock

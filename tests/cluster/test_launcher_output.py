@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from pytriton.runtime.cluster.starter import LINE_BYTES, log_line
+from pytriton.runtime.cluster.executor import LINE_BYTES, log_line
 from pytriton.runtime.executor.python_process import start_zygote
 from pytriton.runtime.transport.lines import LinePipe
 from tests.cluster.test_starter import until

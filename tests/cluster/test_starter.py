@@ -13,8 +13,8 @@ import pytest
 
 from pytriton.base.errors import InternalError, UnavailableError, UnsupportedError
 from pytriton.base.settings import RayOptions
-from pytriton.runtime.cluster import starter as launcher_process
-from pytriton.runtime.cluster.executor import RayExecutor
+from pytriton.runtime.cluster import executor as launcher_process
+from pytriton.runtime.cluster.executor import Backoff, RayExecutor, RayStarter, require_ray
 from pytriton.runtime.cluster.messages import (
     TO_LAUNCHER,
     Connect,
@@ -29,7 +29,6 @@ from pytriton.runtime.cluster.messages import (
     StartRefused,
     Waiting,
 )
-from pytriton.runtime.cluster.starter import Backoff, RayStarter, require_ray
 from pytriton.runtime.executor.python_process import StartedZygote
 from pytriton.runtime.executor.remote.starter import (
     ActorState,

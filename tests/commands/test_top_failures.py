@@ -9,11 +9,10 @@ import time
 import pytest
 
 from pytriton.client.kserve.errors import AskError
-from pytriton.tools.commands.top.command import take
+from pytriton.tools.commands.top.command import ReadingThread, ServerReader, ServerReading, take
 from pytriton.tools.commands.top.failures import FailuresReading, failure_lines, read_failures
 from pytriton.tools.commands.top.rows import rows_of
 from pytriton.tools.commands.top.samples import MetricsSample, add_page_numbers, read_metrics
-from pytriton.tools.commands.top.source import ReadingThread, ServerReader, ServerReading
 from pytriton.tools.commands.top.state import ESCAPE, TopScreen, ViewState
 from pytriton.tools.commands.top.view import Shown, draw
 from tests.e2e.waiting import DEADLINE_S

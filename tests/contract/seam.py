@@ -42,8 +42,7 @@ from pytriton.serving.server.frontend.remote_client import RemoteClient
 from pytriton.serving.server.frontend.remote_tracing import RemoteTracing
 from pytriton.serving.server.frontend.session import FrontEndSession, SharedParts
 from pytriton.serving.server.tracing.settings import TraceSettings
-from pytriton.serving.server.tracing.spans import SpanExporter
-from pytriton.serving.server.tracing.tracing import Tracing
+from pytriton.serving.server.tracing.tracing import SpanExporter, Tracing
 from tests.chunks import JoinedChunk, PiecesChunk
 from tests.column_rig import NAMES, WIDTH, DoublingInstance, Ends, values_of
 from tests.contract.benches import to_tensor

@@ -16,8 +16,8 @@ from pytriton.base.errors import (
     ServerError,
     UnavailableError,
 )
+from pytriton.serving.repository.model_repositories import Registrations, read_registration
 from pytriton.serving.repository.reading.layout import ModelPlace, RenamedPlace
-from pytriton.serving.repository.registrations import Registrations, read_registration
 
 ENSEMBLE = 'platform: "ensemble"'
 

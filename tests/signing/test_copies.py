@@ -12,11 +12,14 @@ import pytest
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnavailableError
 from pytriton.serving.repository.reading.layout import ModelPlace, RenamedPlace
-from pytriton.serving.repository.signing import copying
-from pytriton.serving.repository.signing.copying import copy_folder
+from pytriton.serving.repository.signing import verifier as module
 from pytriton.serving.repository.signing.signers import Signers, SigningSettings
 from pytriton.serving.repository.signing.verification import Answer
-from pytriton.serving.repository.signing.verifier import MAX_PROCESSES, SignatureVerifier
+from pytriton.serving.repository.signing.verifier import (
+    MAX_PROCESSES,
+    SignatureVerifier,
+    copy_folder,
+)
 from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.signing.authorities import KeySigner
 
@@ -63,7 +66,7 @@ def test_copy_has_files_and_empty_folders(model, target):
 
 
 def test_large_file_is_copied_as_it_is(model, target):
-    content = os.urandom(3 * copying._CHUNK_BYTES + 1)
+    content = os.urandom(3 * module._CHUNK_BYTES + 1)
     (model / "weights").write_bytes(content)
     copy_folder(model, target)
 
@@ -115,18 +118,18 @@ def test_pipe_is_refused_without_waiting(model, target):
 
 
 def test_size_is_bounded_by_the_space_that_is_free(model, target, monkeypatch):
-    free = copying.shutil.disk_usage(target)._replace(free=5)
-    monkeypatch.setattr(copying.shutil, "disk_usage", lambda _: free)
+    free = module.shutil.disk_usage(target)._replace(free=5)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: free)
 
     assert "more bytes than are free in" in refusal(model, target, InternalError)
 
 
 def test_number_of_files_and_depth_are_bounded(model, target, monkeypatch):
-    monkeypatch.setattr(copying, "MAX_FILES", 2)
+    monkeypatch.setattr(module, "MAX_FILES", 2)
 
     assert "expected at most 2 files" in refusal(model, target)
-    monkeypatch.setattr(copying, "MAX_FILES", 100)
-    monkeypatch.setattr(copying, "MAX_DEPTH", 0)
+    monkeypatch.setattr(module, "MAX_FILES", 100)
+    monkeypatch.setattr(module, "MAX_DEPTH", 0)
     assert "expected at most 0 folders in each other" in refusal(model, target.parent / "models")
 
 
@@ -209,7 +212,7 @@ def test_processes_that_verify_are_bounded(model, verifier, monkeypatch):
         waiting.remove(question)
         return Answer()
 
-    monkeypatch.setattr(verifier, "_ask_process", ask)
+    monkeypatch.setattr(module, "_ask_process", ask)
     with ThreadPoolExecutor(6) as pool:
         signers = Signers(keys=("/k.pub",))
         loads = [pool.submit(verifier.verify, "m", place, signers) for place in places]

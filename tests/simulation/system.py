@@ -22,7 +22,7 @@ import time as real_time
 from concurrent import futures as real_futures
 from typing import Any
 
-from pytriton.serving.server.shared_memory import guarded_copy
+from pytriton.serving.server.shared_memory import region_file
 from tests.simulation.commands import Popen
 from tests.simulation.machine import Machine
 from tests.simulation.mapped_memory import Fcntl, GuardedMapping, Mmap
@@ -68,7 +68,7 @@ def stand_ins(machine: Machine) -> dict[Any, Any]:
         real_queue.SimpleQueue: simple_queue,
         real_futures.Future: future,
         real_futures.ThreadPoolExecutor: pool,
-        guarded_copy.GuardedMapping: type("GuardedMapping", (GuardedMapping,), of_machine),
+        region_file.GuardedMapping: type("GuardedMapping", (GuardedMapping,), of_machine),
     }
     for name in ("monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "time", "time_ns"):
         table[getattr(real_time, name)] = getattr(time, name)

@@ -32,7 +32,7 @@ from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any
 
-from pytriton.serving.server.shared_memory.guarded_copy import GuardedMapping
+from pytriton.serving.server.shared_memory.region_file import GuardedMapping
 from tests.simulation.event_loop import SimulatedLoop
 from tests.simulation.files import NamedMemory, TcpFile, connect
 from tests.simulation.machine import SECOND_NS, Machine

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.tools.trace_summary.command import summary_text, timeline_text
-from pytriton.tools.trace_summary.summary import (
+from pytriton.tools.trace_summary.command import (
     TraceFileError,
     percentile,
     read_traces,
     summarise,
+    summary_text,
+    timeline_text,
     times_of,
 )
 from tests.trace_summary.traces import GRPC_TIMES, HTTP_TIMES, request, text_of

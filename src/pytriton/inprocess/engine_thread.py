@@ -16,23 +16,31 @@ import sys
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
 from pytriton.base.dtypes import BYTES, walk_bytes
 from pytriton.base.errors import (
+    AlreadyExistsError,
     InvalidArgumentError,
     ServerError,
     UnavailableError,
     UnsupportedError,
 )
-from pytriton.inprocess.added_repositories import AddedRepositories
 from pytriton.inprocess.metrics import shared_families
 from pytriton.inprocess.options import Options, server_settings
 from pytriton.inprocess.shared_loop import SharedLoop
 from pytriton.runtime.transport.loop_spinner import allow_spinning
 from pytriton.serving.engine.validation import UncountedStringsError, validate
+from pytriton.serving.repository.reading.layout import (
+    ModelPlace,
+    PlaceFinder,
+    RenamedPlace,
+    check_model_name,
+    find_models,
+)
 from pytriton.serving.server.api.documents import model_metadata, model_statistics, server_metadata
 from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.metrics.api import MetricsApi
@@ -53,6 +61,106 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import Answer, IndexEntry
     from pytriton.serving.engine.served_model import ServedModel
+
+
+class AddedRepositories:
+    """Finds the models of a server's own repositories, and of those that were added.
+
+    A model of an added repository may have another name than its folder.
+
+    Args:
+        own: The server's own repositories, which may be removed, too.
+    """
+
+    def __init__(self, own: Iterable[str] = ()) -> None:
+        self._own: PlaceFinder | None = None
+        self._own_folders = frozenset(Path(path).absolute() for path in own)
+        self._removed: frozenset[Path] = frozenset()  # of its own ones
+        self._added: dict[Path, Mapping[str, str]] = {}  # the names of models, by folder
+
+    def wrap(self, finder: PlaceFinder) -> PlaceFinder:
+        """Returns a finder for all of them."""
+        self._own = finder
+        return self
+
+    def add(self, path: str, names: Mapping[str, str]) -> None:
+        """Add a repository; nothing is loaded.
+
+        Args:
+            path: The repository's folder.
+            names: The names of models by the names of their folders, where they differ.
+
+        Raises:
+            InvalidArgumentError: There is no such folder, or a name is none.
+            AlreadyExistsError: The server has it.
+        """
+        folder = Path(path).absolute()
+        if not folder.is_dir():
+            raise InvalidArgumentError(f"failed to register '{path}', repository not found")
+        if folder in self._added or folder in self._own_folders - self._removed:
+            raise AlreadyExistsError(f"model repository '{path}' has already been registered")
+        for name in names.values():
+            check_model_name(name)
+        self._added = {**self._added, folder: dict(names)}
+
+    def remove(self, path: str) -> None:
+        """Forget a repository; its models stay loaded.
+
+        Raises:
+            InvalidArgumentError: The server does not have it.
+        """
+        folder = Path(path).absolute()
+        if folder in self._own_folders - self._removed:
+            self._removed |= {folder}
+            return
+        if folder not in self._added:
+            raise InvalidArgumentError(f"failed to unregister '{path}', repository not found")
+        self._added = {each: names for each, names in self._added.items() if each != folder}
+
+    # PlaceFinder
+
+    @property
+    def problem(self) -> str:
+        """See `PlaceFinder`."""
+        return self._finder.problem
+
+    @property
+    def is_far(self) -> bool:
+        """See `PlaceFinder`."""
+        return self._finder.is_far
+
+    def find(self) -> dict[str, list[ModelPlace]]:
+        """See `PlaceFinder`."""
+        return self._with_added(self._finder.find())
+
+    def known(self) -> dict[str, list[ModelPlace]]:
+        """See `PlaceFinder`."""
+        return self._with_added(self._finder.known())
+
+    def close(self) -> None:
+        """See `PlaceFinder`."""
+        self._finder.close()
+
+    @property
+    def _finder(self) -> PlaceFinder:
+        assert self._own is not None, "it wraps a finder before it is used as one"
+        return self._own
+
+    def _with_added(self, found: dict[str, list[ModelPlace]]) -> dict[str, list[ModelPlace]]:
+        places: dict[str, list[ModelPlace]] = {}
+        for name, each in found.items():
+            remaining = [
+                place for place in each if place.repository.absolute() not in self._removed
+            ]
+            if remaining:
+                places[name] = remaining
+        for folder, names in self._added.items():
+            for name, (place, *_) in find_models([folder]).items():
+                if name in names:
+                    place = RenamedPlace(place.repository, place.directory)  # noqa: PLW2901
+                places.setdefault(names.get(name, name), []).append(place)
+        return places
+
 
 _LOGGER = logging.getLogger("pytriton")
 # Without any handler, Python itself would print warnings.

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.runtime.executor.remote.admission import ExpectedStart, StartState
+from pytriton.runtime.executor.remote.instance_port import ExpectedStart, StartState
 from pytriton.runtime.executor.remote.starter import ProcessPlace
 
 HERE = ProcessPlace("one", "n1", 10)

@@ -11,7 +11,7 @@ import pytest
 
 from pytriton.base.errors import InvalidArgumentError, UnavailableError
 from pytriton.serving.engine.config import config_from_text
-from pytriton.serving.repository.loading.gpu_memory import GpuMemory, needed_memory
+from pytriton.serving.repository.loading.python_loader import GpuMemory, needed_memory
 from tests.e2e.waiting import DEADLINE_S
 
 MIB = 1 << 20

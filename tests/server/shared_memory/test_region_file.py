@@ -139,7 +139,7 @@ def test_object_that_was_mapped_may_shrink_and_grow(path):
 
 GUARDED = """
 import ctypes, mmap, os, sys, threading
-from pytriton.serving.server.shared_memory.guarded_copy import GuardedMapping
+from pytriton.serving.server.shared_memory.region_file import GuardedMapping
 
 path, size = sys.argv[1], 1 << 20
 descriptor = os.open(path, os.O_RDWR)

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from pytriton.serving.server.tracing.spans import SpanExport, SpanRecord
+from pytriton.serving.server.tracing.tracing import SpanExport, SpanRecord
 from pytriton.utils.trace_config import read_trace_config
 from tests.otlp_collector import Collector
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pytriton.base.messages import ExecutionTimes
 from pytriton.serving.server.tracing.request_trace import TracedExecution, TraceFacts
-from pytriton.serving.server.tracing.spans import make_spans
+from pytriton.serving.server.tracing.tracing import make_spans
 
 TIMES = ExecutionTimes(
     queued_ns=110, started_ns=120, infer_start_ns=130, output_start_ns=140, ended_ns=150

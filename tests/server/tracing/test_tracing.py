@@ -12,8 +12,7 @@ from pytriton.base.errors import InvalidArgumentError, ServerError, UnavailableE
 from pytriton.base.messages import TraceContext, TraceOrigin
 from pytriton.serving.engine.observers import Watch
 from pytriton.serving.server.tracing.settings import TraceSettings
-from pytriton.serving.server.tracing.spans import SpanExporter
-from pytriton.serving.server.tracing.tracing import Tracing, parse_traceparent
+from pytriton.serving.server.tracing.tracing import SpanExporter, Tracing, parse_traceparent
 from tests.fakes import RecordingSink, model_spec, request
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
