@@ -12,12 +12,7 @@ import pytest
 
 from pytriton.base.sandbox import SandboxMachine
 from pytriton.tools.check import environment
-from pytriton.tools.check.environment import (
-    core_limit,
-    is_port_free,
-    memory_limit,
-    report_environment,
-)
+from pytriton.tools.check.environment import is_port_free, report_environment
 from pytriton.tools.check.report import CheckReport, State
 
 
@@ -222,75 +217,3 @@ def section_failures(report):
         for finding in one.findings
         if finding.state is State.FAILED
     ]
-
-
-@pytest.fixture
-def group(tmp_path):
-    """Writes a membership file and the files of control groups; gives what the limits read."""
-
-    def make(membership, files):
-        (tmp_path / "membership").write_text(membership)
-        for name, text in files.items():
-            path = tmp_path / "root" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        return tmp_path / "root", tmp_path / "membership"
-
-    return make
-
-
-def test_limits_of_a_container_are_read(group):
-    places = group("0::/\n", {"cpu.max": "150000 100000\n", "memory.max": "268435456\n"})
-
-    assert core_limit(*places) == 1.5
-    assert memory_limit(*places) == 256 << 20
-
-
-def test_no_limit_is_none(group):
-    places = group("0::/\n", {"cpu.max": "max 100000\n", "memory.max": "max\n"})
-
-    assert core_limit(*places) is None
-    assert memory_limit(*places) is None
-
-
-def test_groups_above_limit_as_well(group):
-    places = group(
-        "0::/user/job\n",
-        {
-            "user/job/memory.max": "max\n",
-            "user/job/cpu.max": "400000 100000\n",
-            "user/memory.max": "1073741824\n",
-            "user/cpu.max": "200000 100000\n",
-        },
-    )
-
-    assert core_limit(*places) == 2
-    assert memory_limit(*places) == 1 << 30
-
-
-def test_path_of_the_host_leads_to_the_root_that_a_container_sees(group):
-    places = group("0::/system.slice/container\n", {"cpu.max": "50000 100000\n"})
-
-    assert core_limit(*places) == 0.5
-
-
-def test_first_version_of_control_groups_is_read(group):
-    places = group(
-        "4:memory:/job\n3:cpu,cpuacct:/job\n1:name=systemd:/\n0::/\n",
-        {
-            "memory/job/memory.limit_in_bytes": "536870912\n",
-            "memory/memory.limit_in_bytes": "9223372036854771712\n",
-            "cpu,cpuacct/job/cpu.cfs_quota_us": "-1\n",
-            "cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
-            "cpu,cpuacct/cpu.cfs_quota_us": "250000\n",
-            "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-        },
-    )
-
-    assert core_limit(*places) == 2.5
-    assert memory_limit(*places) == 512 << 20
-
-
-def test_machine_without_control_groups_has_no_limits(tmp_path):
-    assert core_limit(tmp_path, tmp_path / "none") is None
-    assert memory_limit(tmp_path, tmp_path / "none") is None

@@ -3,19 +3,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 
 import pytest
 
+from pytriton.base.control_groups import cores_of_cpu_max, cores_of_quota, group_paths
 from pytriton.serving.server.options.endpoints import FRONTENDS_VARIABLE, Surroundings
-from pytriton.serving.server.process.resources import (
-    cores_of_cpu_max,
-    cores_of_quota,
-    group_paths,
-    usable_cores,
-    usable_memory,
-)
+from pytriton.serving.server.process.resources import usable_cores, usable_memory
 
 V1_GROUPS = "12:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n1:name=systemd:/docker/abc\n"
 
@@ -36,14 +30,14 @@ def system(tmp_path, files):
 @pytest.mark.parametrize(
     "text, cores",
     [
-        ("max 100000\n", math.inf),
+        ("max 100000\n", None),
         ("200000 100000\n", 2.0),
         ("150000 100000\n", 1.5),
         ("50000 100000\n", 0.5),
-        ("", math.inf),
-        ("200000\n", math.inf),
-        ("nonsense here\n", math.inf),
-        ("100000 0\n", math.inf),
+        ("", None),
+        ("200000\n", None),
+        ("nonsense here\n", None),
+        ("100000 0\n", None),
     ],
 )
 def test_cpu_max_is_a_quota_for_each_period(text, cores):
@@ -54,9 +48,9 @@ def test_cpu_max_is_a_quota_for_each_period(text, cores):
     "quota, period, cores",
     [
         ("400000\n", "100000\n", 4.0),
-        ("-1\n", "100000\n", math.inf),
-        ("0", "100000", math.inf),
-        ("", "", math.inf),
+        ("-1\n", "100000\n", None),
+        ("0", "100000", None),
+        ("", "", None),
     ],
 )
 def test_quota_of_version_1_may_be_none(quota, period, cores):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resources of this process: cores, memory, file descriptors, standard streams.
 
-A container limits processor time and memory by its control group (cgroup), version 1 or 2, which
-`os.cpu_count` does not see. The parsers are pure; only functions with a `root` read files.
+A container limits processor time and memory by its control group, which `os.cpu_count` does not
+see; `root` is the folder that contains `proc` and `sys`.
 
 Every client takes a descriptor. If clients could take all of them, the server could neither start
 a process for a model nor share memory with one, so some are reserved for the server.
@@ -16,12 +16,10 @@ import os
 import pathlib
 import resource
 import sys
-from collections.abc import Iterator
 from typing import TextIO
 
-_GROUPS = pathlib.PurePosixPath("sys/fs/cgroup")
-# Where version 1 has its quotas: the controller's own folder, or one that it shares.
-_CPU_FOLDERS = ("cpu", "cpu,cpuacct", "cpuacct,cpu")
+from pytriton.base.control_groups import core_limit, memory_limit
+
 # Some programs close every possible descriptor one by one when they start another program. That
 # takes minutes with the limit of 2**30 that some container runtimes set.
 _HIGHEST_LIMIT = 1 << 20
@@ -31,91 +29,16 @@ _MAX_RESERVED = 1024
 
 
 def usable_cores(root: pathlib.Path = pathlib.Path("/")) -> int:
-    """Returns the number of cores that this process may use, at least 1.
-
-    Args:
-        root: the folder that contains `proc` and `sys`; tests have one of their own.
-    """
-    quotas = _quotas(root, _read(root / "proc/self/cgroup"))
+    """Returns the number of cores that this process may use, at least 1."""
+    present, limit = _scheduled_cores(), core_limit(root)
     # The part of a core beyond a whole number is left for the kernel and other processes.
-    return max(1, math.floor(min([float(_scheduled_cores()), *quotas])))
+    return present if limit is None else max(1, min(present, math.floor(limit)))
 
 
 def usable_memory(root: pathlib.Path = pathlib.Path("/")) -> int:
     """Returns the bytes of memory that this process may use: of the machine, or of its groups."""
-    pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    version_2, version_1 = group_paths(_read(root / "proc/self/cgroup"), "memory")
-    groups = root / _GROUPS
-    files = [folder / "memory.max" for folder in _with_parents(groups, version_2)]
-    folders = _with_parents(groups / "memory", version_1)
-    files += [folder / "memory.limit_in_bytes" for folder in folders]
-    return min([pages * page_bytes, *(bytes_of_limit(_read(file)) for file in files)])
-
-
-def bytes_of_limit(text: str) -> int:
-    """Returns the bytes of a `memory.max`; `sys.maxsize` if it is `max` or not there."""
-    text = text.strip()
-    return int(text) if text.isdecimal() else sys.maxsize
-
-
-def group_paths(text: str, controller: str = "cpu") -> tuple[str, str]:
-    """Returns the paths of a process's groups in version 2 and in version 1 for a controller.
-
-    The text is that of /proc/self/cgroup. Each line is `number:controllers:path`; version 2 has the
-    number 0 and no controllers. A path that is not there is the root, as in most containers.
-    """
-    version_2 = version_1 = "/"
-    for line in text.splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if not path.startswith("/"):
-            continue
-        if number == "0" and not controllers:
-            version_2 = path
-        elif controller in controllers.split(","):
-            version_1 = path
-    return version_2, version_1
-
-
-def cores_of_cpu_max(text: str) -> float:
-    """Returns the cores of a `cpu.max`, `<quota> <period>` or `max <period>`; inf: no limit."""
-    quota, _, period = text.strip().partition(" ")
-    return cores_of_quota(quota, period)
-
-
-def cores_of_quota(quota: str, period: str) -> float:
-    """Returns the cores of a quota and a period in microseconds; no number, or -1: no limit."""
-    try:
-        cores = int(quota) / int(period)
-    except (ValueError, ZeroDivisionError):
-        return math.inf
-    return cores if cores > 0 else math.inf
-
-
-def _quotas(root: pathlib.Path, own_groups: str) -> Iterator[float]:
-    """Yields the limits of this process's groups and of all groups that these are in."""
-    version_2, version_1 = group_paths(own_groups)
-    groups = root / _GROUPS
-    for folder in _with_parents(groups, version_2):
-        yield cores_of_cpu_max(_read(folder / "cpu.max"))
-    for controller in _CPU_FOLDERS:
-        for folder in _with_parents(groups / controller, version_1):
-            yield cores_of_quota(
-                _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
-            )
-
-
-def _with_parents(top: pathlib.Path, path: str) -> Iterator[pathlib.Path]:
-    relative = pathlib.PurePosixPath(path.lstrip("/"))
-    for part in (relative, *relative.parents):
-        yield top / part
-
-
-def _read(path: pathlib.Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:  # not on this system, not in this container, or not for this user
-        return ""
+    machine, limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), memory_limit(root)
+    return machine if limit is None else min(machine, limit)
 
 
 def _scheduled_cores() -> int:
