@@ -14,7 +14,7 @@ import pytest
 
 from pytriton.base.settings import RayOptions
 from pytriton.runtime.cluster import messages
-from pytriton.runtime.cluster.executor import RayStarter
+from pytriton.runtime.cluster.executor import RayExecutor
 from pytriton.runtime.cluster.messages import (
     SILENT_BEATS,
     SILENT_BEATS_AT_START,
@@ -136,7 +136,7 @@ def test_stopped_launcher_process_is_killed_and_another_one_connects(monkeypatch
         return StartedZygote(process, ours)
 
     async def case():
-        starter = RayStarter(RayOptions(), asyncio.get_running_loop(), start)
+        starter = RayExecutor(RayOptions(), asyncio.get_running_loop(), start)
         await starter.connect()
         os.kill(processes[0].pid, signal.SIGSTOP)
         monkeypatch.setattr(messages, "BEAT_S", 0.02)  # not before, as it starts slowly

@@ -14,7 +14,7 @@ import pytest
 from pytriton.base.errors import InternalError, UnavailableError, UnsupportedError
 from pytriton.base.settings import RayOptions
 from pytriton.runtime.cluster import executor as launcher_process
-from pytriton.runtime.cluster.executor import Backoff, RayExecutor, RayStarter, require_ray
+from pytriton.runtime.cluster.executor import Backoff, RayExecutor, require_ray
 from pytriton.runtime.cluster.messages import (
     TO_LAUNCHER,
     Connect,
@@ -71,7 +71,7 @@ class Rig:
         self.launchers = []
         self.messages = asyncio.Queue()
         self.starts_none = False
-        self.starter = RayStarter(options, self.loop, self._start)
+        self.starter = RayExecutor(options, self.loop, self._start)
 
     def _start(self):
         if self.starts_none:

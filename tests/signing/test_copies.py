@@ -212,7 +212,7 @@ def test_processes_that_verify_are_bounded(model, verifier, monkeypatch):
         waiting.remove(question)
         return Answer()
 
-    monkeypatch.setattr(module, "_ask_process", ask)
+    monkeypatch.setattr(verifier, "_ask_process", ask)
     with ThreadPoolExecutor(6) as pool:
         signers = Signers(keys=("/k.pub",))
         loads = [pool.submit(verifier.verify, "m", place, signers) for place in places]

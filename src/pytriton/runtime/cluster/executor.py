@@ -2,7 +2,7 @@
 """The Ray cluster of a server: opened with the first instance that runs there, closed with it.
 
 The way to a process there has three owners. In the server, `RayExecutor` has the port for instances
-and the launcher process, which `RayStarter` starts again when it ends. In the launcher process,
+and the launcher process, which it starts again when that ends. In the launcher process,
 `ActorStarts` has the actors. On a node, an `ActorShell` has the process of an instance. Nothing
 that runs depends on the launcher process: the next one finds the actors of the server.
 """
@@ -220,8 +220,11 @@ _NEXT = {
 }
 
 
-class RayStarter:
-    """Starts processes with Ray; see `Starter`. It is used on the event loop's thread."""
+class RayExecutor:
+    """The launcher of instances on a Ray cluster, and what it starts them by: see `ProcessStarter`.
+
+    It is used on the event loop's thread.
+    """
 
     def __init__(
         self,
@@ -249,6 +252,40 @@ class RayStarter:
         self._known: tuple[str, ...] = ()  # those that the launcher process was told to take over
         self._restarts = -1
         self._lost_s: float | None = None  # since when the cluster has not answered
+        self._opening = asyncio.Lock()
+        self._port: InstancePort | None = None
+        self._launcher: RemoteLauncher | None = None
+        self._is_closing = False
+
+    async def launcher(self) -> Launcher:
+        """Returns what starts instances; connects to the cluster on the first call.
+
+        Raises:
+            UnsupportedError: Ray is not installed.
+            UnavailableError: The cluster cannot be reached, or the port for instances not be
+                opened. The next call tries again.
+        """
+        async with self._opening:
+            if self._is_closing:
+                raise UnavailableError("Server is stopping, no process is started any more")
+            if self._launcher is None:
+                require_ray()
+                self._launcher = await self._open()
+            return self._launcher
+
+    async def _open(self) -> RemoteLauncher:
+        cluster = await self.connect()
+        host = self._options.instance_address or cluster.node_address
+        port = InstancePort(self._loop, host, self._options.instance_port)
+        try:
+            await port.open()
+        except OSError as error:
+            raise UnavailableError(
+                f"The port for instances on {host}:{self._options.instance_port} cannot be opened: "
+                f"{error}"
+            ) from error
+        self._port = port
+        return RemoteLauncher(port, self, self._loop)
 
     async def connect(self) -> Connected:
         """Start the launcher process, unless it runs, and wait until it has found the cluster.
@@ -269,7 +306,7 @@ class RayStarter:
         return await waiter
 
     async def start(self, order: StartOrder) -> RayProcess:
-        """See `Starter`.
+        """See `ProcessStarter`.
 
         Raises:
             InstanceUnavailableError: There is no room or no cluster, within the time of its
@@ -319,7 +356,17 @@ class RayStarter:
         )
 
     async def close(self) -> None:
-        """See `Starter`. It may be called twice."""
+        """End all instances, and disconnect. It may be called twice."""
+        self._is_closing = True
+        if self._launcher is not None:
+            await self._launcher.close()
+        await self._end_launcher()
+        async with self._opening:
+            if self._port is not None:
+                await self._port.close()
+                self._port = None
+
+    async def _end_launcher(self) -> None:
         if self._state is LauncherState.CLOSED:
             return
         self._change(LauncherState.CLOSED)
@@ -342,7 +389,7 @@ class RayStarter:
         self._processes.clear()
 
     def __repr__(self) -> str:
-        return f"<RayStarter {self._state.value} processes={len(self._processes)}>"
+        return f"<RayExecutor {self._state.value} processes={len(self._processes)}>"
 
     def _change(self, state: LauncherState) -> None:
         assert state in _NEXT[self._state], f"{self._state} does not become {state}"
@@ -533,64 +580,3 @@ class RayStarter:
         text = "the launcher process ended and is started again in %.1f s; instances go on"
         logger.log(level, text, delay_s)
         self._timer = self._loop.call_later(delay_s, self._launch)
-
-
-class RayExecutor:
-    """Has the launcher of instances on a Ray cluster. It is used on the event loop's thread."""
-
-    def __init__(self, options: RayOptions, loop: asyncio.AbstractEventLoop) -> None:
-        self._options = options
-        self._loop = loop
-        self._starter = RayStarter(options, loop)
-        self._opening = asyncio.Lock()
-        self._port: InstancePort | None = None
-        self._launcher: RemoteLauncher | None = None
-        self._is_closed = False
-
-    async def launcher(self) -> Launcher:
-        """Returns what starts instances; connects to the cluster on the first call.
-
-        Raises:
-            UnsupportedError: Ray is not installed.
-            UnavailableError: The cluster cannot be reached, or the port for instances not be
-                opened. The next call tries again.
-        """
-        async with self._opening:
-            if self._is_closed:
-                raise UnavailableError("Server is stopping, no process is started any more")
-            if self._launcher is None:
-                require_ray()
-                self._launcher = await self._open()
-            return self._launcher
-
-    def status(self) -> ClusterStatus:
-        """Returns the last known status of the cluster."""
-        return self._starter.status()
-
-    async def close(self) -> None:
-        """End all instances, and disconnect. It may be called twice."""
-        self._is_closed = True
-        if self._launcher is not None:
-            await self._launcher.close()
-        await self._starter.close()
-        async with self._opening:
-            if self._port is not None:
-                await self._port.close()
-                self._port = None
-
-    def __repr__(self) -> str:
-        return f"<RayExecutor {self._starter}>"
-
-    async def _open(self) -> RemoteLauncher:
-        cluster = await self._starter.connect()
-        host = self._options.instance_address or cluster.node_address
-        port = InstancePort(self._loop, host, self._options.instance_port)
-        try:
-            await port.open()
-        except OSError as error:
-            raise UnavailableError(
-                f"The port for instances on {host}:{self._options.instance_port} cannot be opened: "
-                f"{error}"
-            ) from error
-        self._port = port
-        return RemoteLauncher(port, self._starter, self._loop)
