@@ -21,7 +21,7 @@ from pytriton.base.messages import (
 )
 from pytriton.base.model_spec import Reshape
 from pytriton.runtime.executor import (
-    batch_answers,
+    batch_frames,
     batch_tensors,
     batch_tracker,
     device_regions,
@@ -121,7 +121,7 @@ def first_output_fails(monkeypatch):
             raise RuntimeError
         return batch_tensors.make_outputs(received, refs)
 
-    monkeypatch.setattr(batch_answers, "make_outputs", make)
+    monkeypatch.setattr(batch_frames, "make_outputs", make)
 
 
 @pytest.mark.usefixtures("first_output_fails")

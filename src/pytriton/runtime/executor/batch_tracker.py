@@ -2,7 +2,7 @@
 """Tracks the batches that one instance runs: which requests are open, and what they cost.
 
 Every instance that communicates in frames has a tracker, which does no I/O. `batch_frames.py` makes
-the frames of batches, and `batch_answers.py` reads the tensors of answers.
+the frames of batches, and reads the tensors of answers.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.errors import error_from_code
 from pytriton.base.messages import ResponseBurst
-from pytriton.runtime.executor.batch_answers import TensorReader
-from pytriton.runtime.executor.batch_frames import BatchWriter
+from pytriton.runtime.executor.batch_frames import BatchWriter, TensorReader
 from pytriton.runtime.executor.batch_tensors import split_rows
 from pytriton.runtime.executor.device_blocks import ledger_of
 from pytriton.runtime.executor.inference import Outcome, RunningBatch
