@@ -24,9 +24,9 @@ from pytriton.serving.server.metrics.api import MetricsApi
 from pytriton.serving.server.options.server_options import PageOptions, ServerOptions
 from pytriton.serving.server.page import api, routes
 from pytriton.serving.server.page.api import REFUSAL, PageAccess, PageApi, static_files
-from pytriton.serving.server.page.documents import CurrentNumbers
-from pytriton.serving.server.page.failures import (
+from pytriton.serving.server.page.documents import (
     MAX_VALUES,
+    CurrentNumbers,
     change_keeping,
     failures_document,
     inputs_document,

@@ -44,7 +44,7 @@ from pytriton.serving.server.http.static_files import (
     send_file,
 )
 from pytriton.serving.server.operations.openapi import openapi_text
-from pytriton.serving.server.page import documents, failures, routes
+from pytriton.serving.server.page import documents, routes
 from pytriton.serving.server.page.documents import CurrentNumbers
 from pytriton.serving.server.process.kept_lines import LineFilter, kept_lines
 
@@ -326,13 +326,15 @@ class PageApi:
     async def _failures(self, request: HttpRequest) -> bytes:
         header = request.head.headers.get
         has_details = self._access.refusal("logging", header, needs_token=True) is None
-        return dump_json(failures.failures_document(self._engine.failures, has_details=has_details))
+        return dump_json(
+            documents.failures_document(self._engine.failures, has_details=has_details)
+        )
 
     async def _failed_inputs(self, request: HttpRequest) -> bytes:
         book = self._engine.failures
         if request.head.method == b"POST":
-            return dump_json(failures.change_keeping(book, bytes(request.body)))
-        return dump_json(failures.inputs_document(book, _number_in(request, "group")))
+            return dump_json(documents.change_keeping(book, bytes(request.body)))
+        return dump_json(documents.inputs_document(book, _number_in(request, "group")))
 
     async def _settings(self, request: HttpRequest) -> bytes:
         return dump_json({"settings": documents.settings_rows(self._options)})
