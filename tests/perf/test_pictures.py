@@ -15,7 +15,7 @@ from pytriton.tools.perf.measuring.summary import SummaryRules
 from pytriton.tools.perf.output.panels import panels_of, unit_for
 from pytriton.tools.perf.output.run_page import run_page
 from pytriton.tools.plots.page import page_html
-from pytriton.tools.plots.pictures import PlotError, draw, number_text
+from pytriton.tools.plots.pictures import PlotError, draw, short_text
 from tests.perf.runs import document, server_run
 
 RANGE = ["throughput", "latency", "throughput_latency", "distribution", "histogram", "server"]
@@ -108,7 +108,7 @@ def test_unit_fits_the_numbers(us, name):
 
 @pytest.mark.parametrize("value, text", [(0.5, "0.5"), (1500, "1.5k"), (2e6, "2M"), (0, "0")])
 def test_numbers_at_axes_are_short(value, text):
-    assert number_text(value) == text
+    assert short_text(value) == text
 
 
 def test_picture_is_png_and_svg_of_the_page_colours():

@@ -262,7 +262,7 @@ def _draw_bars(ax: Any, panel: Panel) -> None:
 def _finish(ax: Any, panel: Panel) -> None:
     from matplotlib.ticker import FuncFormatter  # noqa: PLC0415  as above
 
-    plain = FuncFormatter(lambda value, _place: number_text(value))
+    plain = FuncFormatter(lambda value, _place: short_text(value))
 
     if panel.is_log_x:
         ax.set_xscale("log")
@@ -297,7 +297,7 @@ def _add_legend(ax: Any, panel: Panel) -> None:
     )  # fmt: skip
 
 
-def number_text(value: float) -> str:
+def short_text(value: float) -> str:
     """A number at an axis: thousands as k, millions as M."""
     size = abs(value)
     for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):

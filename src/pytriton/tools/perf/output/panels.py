@@ -10,8 +10,7 @@ from typing import NamedTuple
 from pytriton.tools.perf.measuring.results import number_text
 from pytriton.tools.perf.measuring.summary import CURVE, Distribution
 from pytriton.tools.perf.output.run_document import LevelRecord, RunDocument, ServerRun
-from pytriton.tools.plots.pictures import Bars, Line, Panel
-from pytriton.tools.plots.pictures import number_text as short_text
+from pytriton.tools.plots.pictures import Bars, Line, Panel, short_text
 
 _PERCENTILES = (50, 95, 99)
 _SHOWN_LEVELS = 5  # curves of more levels could not be told apart
