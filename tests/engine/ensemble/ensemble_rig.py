@@ -16,7 +16,7 @@ from pytriton.serving.engine.ensemble.ensemble_rules import complete_ensemble
 from pytriton.serving.engine.ensemble.graph import make_graph
 from pytriton.serving.engine.model import Model
 from pytriton.serving.engine.rate_limiter import InstanceLimits, InstanceTurns, ResourceLimiter
-from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink
+from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink, infer_request
 
 
 def tensor(name: str, values: bytes = bytes(16), rows: int = 1) -> InferTensor:

@@ -95,7 +95,9 @@ class TensorReader:
         if error is not None:
             return None, error
         labels, outputs = self._labels, _outputs(received, request, item.outputs, taken)
-        response = InferResponse(labels.name, labels.version, request.id, outputs, item.parameters)
+        response = InferResponse(
+            labels.name, labels.version, request.fields.id, outputs, item.parameters
+        )
         return response, None
 
     def _split(self, received: Received, frame: BatchResult, batch: RunningBatch) -> list[Outcome]:
@@ -141,7 +143,7 @@ class TensorReader:
         if request.outputs is not None:
             wanted = labels.returned_outputs(request.outputs)
             outputs = [output for output in outputs if output.name in wanted]
-        return InferResponse(labels.name, labels.version, request.id, outputs)
+        return InferResponse(labels.name, labels.version, request.fields.id, outputs)
 
     def _take_exports(
         self, request: InferRequest, exports: dict[str, DeviceExport]
@@ -271,12 +273,12 @@ class BatchWriter:
             inference.batch_id = batch_id
             inference.position = position
             request = inference.request
-            if request.parameters:
-                frame.parameters[position] = request.parameters
+            if request.fields.parameters:
+                frame.parameters[position] = request.fields.parameters
             if request.outputs is not None and not labels.are_all_wanted(request.outputs):
                 frame.outputs[position] = list(labels.returned_outputs(request.outputs))
-            if request.id:
-                frame.ids[position] = request.id
+            if request.fields.id:
+                frame.ids[position] = request.fields.id
             if request.device_wish is not None and is_sharing(instance):
                 frame.device_wishes[position] = request.device_wish
             if inference.trace is not None:
@@ -328,7 +330,7 @@ def _describe_members(run: ChunkRun, frame: Execute) -> None:
     """Add the ids and parameters of members that have a record each."""
     for position, member in enumerate(run.chunk.members[run.first : run.end], run.position):
         request = member.request
-        if request.id:
-            frame.ids[position] = request.id
-        if request.parameters:
-            frame.parameters[position] = request.parameters
+        if request.fields.id:
+            frame.ids[position] = request.fields.id
+        if request.fields.parameters:
+            frame.parameters[position] = request.fields.parameters

@@ -110,7 +110,7 @@ class Backlog:
 
     def limit(self, sequence: LiveSequence, inference: Inference, now_ns: int) -> None:
         """Apply the timeout of a request that was added to a sequence in this backlog."""
-        inference.deadline_ns = now_ns + 1000 * inference.request.timeout_us
+        inference.deadline_ns = now_ns + 1000 * inference.request.fields.timeout_us
         self._sequences[sequence].append(self._deadlines.add(inference))
 
     def pop_first(self) -> LiveSequence:
