@@ -113,8 +113,10 @@ class LocalClient:
     @question(tells_readiness=True)
     def is_ready(self) -> Answer[bool]:
         """Returns whether the server is ready; models with their own readiness check are asked."""
-        models = self._models_with_checks() if self.is_serving() else []
-        return _are_all_ready(models) if models else self.is_serving()
+        if not self.is_serving():
+            return False
+        models = self._models_with_checks()
+        return _are_all_ready(models) if models else True
 
     @question(tells_readiness=True)
     def problem(self) -> Answer[str]:

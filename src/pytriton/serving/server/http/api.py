@@ -192,7 +192,7 @@ class HttpApi(HttpHandler):
             "infer": self._infer,
             "generate": self._generate,
             "generate_stream": self._generate_stream,
-            **management.handlers(each for each in operations if each.http is not None),
+            **management.handlers(operations),
         }
 
     def body_memory(self, head: RequestHead, client: Client) -> memoryview:

@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
     from pytriton.base.background_tasks import BackgroundTasks
     from pytriton.serving.engine.client import Answer
-    from pytriton.serving.server.access.control import Grant
     from pytriton.serving.server.http.bodies import Bodies, Deferred
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.reader import HttpRequest
     from pytriton.serving.server.http.routes import Route
-    from pytriton.serving.server.operations.operation import Desk, Operation
+    from pytriton.serving.server.operations.operation import Desk, Operation, OverHttp
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +42,11 @@ class ManagementEndpoints:
         self, operations: Iterable[Operation]
     ) -> dict[str, Callable[..., HttpExchange | None]]:
         """Returns what answers the operations, by their names."""
-        return {each.name: partial(self._answer, each) for each in operations}
+        return {
+            each.name: partial(self._answer, each, each.http)
+            for each in operations
+            if each.http is not None
+        }
 
     def run_task(self, connection: HttpConnection, work: Coroutine[Any, Any, None]) -> HttpExchange:
         """Start a coroutine that answers; it is not cancelled if the client disconnects."""
@@ -64,10 +67,14 @@ class ManagementEndpoints:
         return self.run_task(connection, respond_later())
 
     def _answer(
-        self, operation: Operation, connection: HttpConnection, request: HttpRequest, route: Route
+        self,
+        operation: Operation,
+        http: OverHttp,
+        connection: HttpConnection,
+        request: HttpRequest,
+        route: Route,
     ) -> HttpExchange | None:
-        grant, http = request.head.grant, operation.http
-        assert http is not None, "expected an operation that HTTP has"
+        grant = request.head.grant
         asked = JsonRequest(
             route.model or route.region,
             route.version,
@@ -77,18 +84,14 @@ class ManagementEndpoints:
             partial(self._bodies.load, request),
         )
         answer = operation.begin(self._desk.of(grant), http, asked)
-        respond = partial(self._respond, operation, grant, connection)
-        return self.respond_when_known(connection, answer, respond)
 
-    def _respond(
-        self, operation: Operation, grant: Grant | None, connection: HttpConnection, value: Any
-    ) -> None:
-        http = operation.http
-        assert http is not None, "expected an operation that HTTP has"
-        if operation.name == "ready":
-            self._log_problem(value)
-        body = http.write(operation.shown(grant, value))
-        connection.respond(200, (body,) if body else (), http.content_type)
+        def respond(value: Any) -> None:
+            if operation.name == "ready":
+                self._log_problem(value)
+            body = http.write(operation.shown(grant, value))
+            connection.respond(200, (body,) if body else (), http.content_type)
+
+        return self.respond_when_known(connection, answer, respond)
 
     def _log_problem(self, problem: str) -> None:
         """Log why the server is not ready, once while it stays the same."""

@@ -82,23 +82,19 @@ class _PathPlace:
         self.name, self.after_name = name, self.after_name or _PathPlace()
         return self.after_name
 
-    def find(self, segments: list[str], names: dict[str, str]) -> Route | None:
+    def find(self, segments: list[str], at: int, names: dict[str, str]) -> Route | None:
         """Returns the route of a path that goes on so; a word counts before a name."""
-        if not segments:
+        if at == len(segments):
             return None if self.endpoint is None else Route(self.endpoint, **names)
-        first, rest = segments[0], segments[1:]
-        found = None
-        if first in self.words:
-            found = self.words[first].find(rest, names)
-        if found is None and self.after_name is not None and _may_be(self.name, first):
-            found = self.after_name.find(rest, {**names, self.name: first})
-        return found
-
-
-def _may_be(name: str, segment: str) -> bool:
-    if name == "version":
-        return segment.isascii() and segment.isdigit()
-    return bool(segment)
+        segment = segments[at]
+        word = self.words.get(segment)
+        found = None if word is None else word.find(segments, at + 1, names)
+        if found is not None or self.after_name is None:
+            return found
+        may_be = segment.isascii() and segment.isdigit() if self.name == "version" else segment
+        if not may_be:
+            return None
+        return self.after_name.find(segments, at + 1, {**names, self.name: segment})
 
 
 class RouteTable:
@@ -135,7 +131,7 @@ class RouteTable:
             unquote_to_bytes(segment).decode("utf-8", "surrogateescape")
             for segment in path.split(b"/")[1:]
         ]
-        return self._root.find(segments, {})
+        return self._root.find(segments, 0, {})
 
 
 resolve = RouteTable(OPERATIONS).resolve

@@ -64,9 +64,7 @@ class Desk:
             raise UnavailableError("Server exiting")
 
 
-def core(
-    method: Callable[Concatenate[Any, _P], _T],
-) -> Callable[Concatenate[Desk, _P], _T]:
+def core(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Desk, _P], _T]:
     """Let the core answer an operation, by a method of `LocalClient` with the same arguments."""
 
     def answer(desk: Desk, /, *args: _P.args, **arguments: _P.kwargs) -> _T:
