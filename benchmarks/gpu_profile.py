@@ -75,7 +75,7 @@ STATIONS = [
     Station(_RUNTIME + "transport.loop_spinner", "spin", "all: poll"),
     Station(_RUNTIME + "python_backend.execution", "ModelExecution.run", "worker: batch"),
     Station(_RUNTIME + "python_backend.execution", "make_requests", "worker: make requests"),
-    Station(_RUNTIME + "python_backend.batch_run", "BatchRun.placed", "worker: write outputs"),
+    Station(_RUNTIME + "python_backend.replies", "place", "worker: write outputs"),
     Station(_RUNTIME + "cuda.driver", "LibraryDriver.push_context", "driver: push context"),
     Station(_RUNTIME + "cuda.driver", "LibraryDriver.copy_on_device", "driver: copy on device"),
     Station(_RUNTIME + "cuda.driver", "LibraryDriver.synchronize_default", "driver: wait"),

@@ -23,10 +23,12 @@ BESIDE_THE_CHAIN = {
     "client": LEAVES | {"protocol"},
     # What a model.py sees, and the process that runs it: neither knows the server.
     "pb_utils": LEAVES | {"cuda"},
-    "python_backend": LEAVES | {"pb_utils", "transport", "cuda"},
-    "native_backend": LEAVES | {"pb_utils", "python_backend", "transport"},
+    # What models of all kinds stand on, in the process that runs them.
+    "backend": LEAVES | {"pb_utils", "transport"},
+    "python_backend": LEAVES | {"backend", "pb_utils", "transport", "cuda"},
+    "native_backend": LEAVES | {"backend", "pb_utils", "python_backend", "transport"},
     "worker_process": LEAVES
-    | {"pb_utils", "python_backend", "native_backend", "transport", "sandbox", "cuda"},
+    | {"backend", "pb_utils", "python_backend", "native_backend", "transport", "sandbox", "cuda"},
     # CUDA's driver in processes that run models, and their memory that it knows.
     "cuda": LEAVES | {"transport"},
     # Confines worker processes; the system calls of that, and nothing of models.
@@ -38,7 +40,7 @@ BESIDE_THE_CHAIN = {
     | {"native_backend", "inprocess", "protocol", "executor", "engine", "repository", "server"},
     # Runs models by the server's own rules on configurations, requests and metrics.
     "testing": LEAVES
-    | {"pb_utils", "python_backend", "engine", "repository"}
+    | {"backend", "pb_utils", "python_backend", "engine", "repository"}
     | {"functions", "client", "decorators", "models", "proxy", "triton"}
     | {"server_process", "template"},
     # Every run of pytest imports it: it imports what it needs when a test asks for a server.
@@ -63,7 +65,7 @@ BESIDE_THE_CHAIN = {
     "inprocess": LEAVES | {"pb_utils", "transport", "executor", "engine", "repository", "server"},
 }
 EXTRA = {
-    "functions": frozenset({"decorators", "proxy", "cuda", "pb_utils"}),
+    "functions": frozenset({"decorators", "proxy", "cuda", "pb_utils", "backend"}),
     "repository": frozenset({"sandbox"}),
     "server": frozenset({"protocol", "cluster"}),
     "triton": frozenset(

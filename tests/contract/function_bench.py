@@ -7,10 +7,10 @@ import logging
 import threading
 
 from pytriton.model_config import ModelConfig, Ray
+from pytriton.runtime.backend.connection import ServerConnection
 from pytriton.runtime.executor.python_instance import PythonInstance
 from pytriton.runtime.executor.worker import LocalWorker
 from pytriton.runtime.functions.ray_model import GivenFunction, RayModel
-from pytriton.runtime.python_backend.connection import ServerConnection
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import Initialize
 from pytriton.runtime.transport.link import socket_pair
@@ -78,7 +78,7 @@ class FunctionBench(InstanceBench):
 
         self.stops = 0
         self._thread = FunctionThread(far_channel, on_end)
-        self._thread.worker._end_unrecoverably = self._on_unrecoverable
+        self._thread.worker.backend._end_unrecoverably = self._on_unrecoverable
         self.far_channel = self._thread.channel
         worker = LocalWorker("m_0_0", 0, (channel, fork_socket), lambda: None, exited)
         labels = labels_of(inputs, config.get("sequence"), batching=batching)

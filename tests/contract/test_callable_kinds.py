@@ -9,9 +9,9 @@ import threading
 import numpy as np
 import pytest
 
-from pytriton.runtime.functions.async_host import AsyncInstanceHost, AsyncStreamHost
-from pytriton.runtime.functions.bound_model import host_for
-from pytriton.runtime.functions.host import InstanceHost, StreamHost
+from pytriton.runtime.functions.async_backends import AsyncGeneratorBackend, CoroutineBackend
+from pytriton.runtime.functions.backends import FunctionBackend, GeneratorBackend
+from pytriton.runtime.functions.bound_model import backend_for
 from tests.contract.benches import Bench, floats
 from tests.e2e.waiting import eventually
 
@@ -71,18 +71,18 @@ class AsyncStreamModel:
 @pytest.mark.parametrize(
     "infer_func, kind, stream_kind",
     [
-        (echo, InstanceHost, StreamHost),
-        (echo_generator, InstanceHost, StreamHost),
-        (Model(echo), InstanceHost, StreamHost),
-        (Model(echo).infer, InstanceHost, StreamHost),
-        (echo_async, AsyncInstanceHost, AsyncStreamHost),
-        (Model(echo).infer_async, AsyncInstanceHost, AsyncStreamHost),
-        (AsyncModel(), AsyncInstanceHost, AsyncStreamHost),
+        (echo, FunctionBackend, GeneratorBackend),
+        (echo_generator, FunctionBackend, GeneratorBackend),
+        (Model(echo), FunctionBackend, GeneratorBackend),
+        (Model(echo).infer, FunctionBackend, GeneratorBackend),
+        (echo_async, CoroutineBackend, AsyncGeneratorBackend),
+        (Model(echo).infer_async, CoroutineBackend, AsyncGeneratorBackend),
+        (AsyncModel(), CoroutineBackend, AsyncGeneratorBackend),
     ],
 )
-def test_callable_gets_the_host_that_it_needs(infer_func, kind, stream_kind):
-    assert host_for(infer_func, is_decoupled=False) is kind
-    assert host_for(infer_func, is_decoupled=True) is stream_kind
+def test_callable_gets_the_backend_that_it_needs(infer_func, kind, stream_kind):
+    assert backend_for(infer_func, is_decoupled=False) is kind
+    assert backend_for(infer_func, is_decoupled=True) is stream_kind
 
 
 @pytest.mark.parametrize(

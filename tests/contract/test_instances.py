@@ -23,10 +23,10 @@ from pytriton.model_config import (
     SequenceState,
     Tensor,
 )
+from pytriton.runtime.backend import mailbox
 from pytriton.runtime.executor import worker
 from pytriton.runtime.functions import bound_model, host
 from pytriton.runtime.pb_utils.failures import TritonModelException
-from pytriton.runtime.python_backend import mailbox
 from pytriton.runtime.transport import arena
 from pytriton.runtime.transport import channel as idle_reader
 from pytriton.runtime.transport.memory import PORTABLE_SETTING

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.runtime.functions.host import STEPS_PER_TURN
+from pytriton.runtime.functions.backends import STEPS_PER_TURN
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
 from tests.contract.benches import DEADLINE_S, DECOUPLED, Bench, floats
 
@@ -311,7 +311,7 @@ def test_stream_that_is_cancelled_at_once_leaves_nothing(serve):
         bench.instance.cancel(call.inference)
         assert bench.until(lambda call=call: call.is_over)
 
-    assert bench.until(lambda: host._streams == {})
+    assert bench.until(lambda: host.batches.open == {})
     assert bench.until(lambda: bench.instance.is_idle)
 
 

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from pytriton.runtime.python_backend import flow_control
+from pytriton.runtime.backend import flow_control
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from tests.contract.benches import floats

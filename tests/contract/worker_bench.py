@@ -8,19 +8,19 @@ import logging
 import pathlib
 import threading
 
+from pytriton.runtime.backend.connection import ServerConnection
 from pytriton.runtime.executor.python_instance import PythonInstance
 from pytriton.runtime.executor.remote.instance_port import InstancePort, RemoteLink
 from pytriton.runtime.executor.remote.remote_launcher import RemoteWorker
 from pytriton.runtime.executor.remote.starter import ProcessPlace
 from pytriton.runtime.executor.worker import LocalWorker
 from pytriton.runtime.pb_utils.runtime import set_runtime
-from pytriton.runtime.python_backend.connection import ServerConnection
-from pytriton.runtime.python_backend.worker import ModelWorker
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import Initialize
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.stream_channel import StreamChannel
+from pytriton.runtime.worker_process.process import make_worker
 from tests.contract.benches import InstanceBench, labels_of, state_names
 from tests.contract.worker_models import FUNCTIONS
 from tests.transport.tcp import tcp_pair
@@ -59,17 +59,18 @@ class WorkerThread(threading.Thread):
     def __init__(self, channel, fork_socket, on_end):
         super().__init__(name="worker", daemon=True)
         self._connection = ServerConnection.of_worker(channel)
-        self._worker = ModelWorker(self._connection, fork_socket)
         self.channel = self._connection.outbox.channel
         self._fork_socket = fork_socket
         self._on_end = on_end
 
     def run(self):
         try:
-            self._worker.run(self._connection.next_job().frame)
+            frame = self._connection.next_job().frame
+            worker = make_worker(frame, self._connection, self._fork_socket)
+            worker.run(frame)
         except Exception:  # where a process would end; the server is gone, for example
             logger.debug("the worker ended", exc_info=True)
-            self._worker._coroutines.stop()
+            worker._backend._coroutines.stop()
         finally:
             set_runtime(None)  # of this process, which goes on
             self._connection.close()

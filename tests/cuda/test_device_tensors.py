@@ -15,6 +15,8 @@ import pytest
 from pytriton.base.dtypes import BYTES, FP32
 from pytriton.base.errors import UnavailableError
 from pytriton.base.messages import DevicePlace, DeviceUse, DeviceWish
+from pytriton.runtime.backend.flow_control import OpenBatches
+from pytriton.runtime.backend.mailbox import LoopReader, Mailbox
 from pytriton.runtime.cuda import driver as cuda_driver
 from pytriton.runtime.cuda.device_array import DeviceArray, Order
 from pytriton.runtime.cuda.exports import Exports
@@ -23,11 +25,11 @@ from pytriton.runtime.cuda.registration import Registrar
 from pytriton.runtime.pb_utils.gpu_arrays import GpuArray
 from pytriton.runtime.pb_utils.response import FINAL, InferenceResponse
 from pytriton.runtime.pb_utils.tensor import DeviceTensor, Tensor
+from pytriton.runtime.python_backend.answers import failure_of
 from pytriton.runtime.python_backend.batch_execution import BatchExecution
-from pytriton.runtime.python_backend.batch_run import BatchRegistry, BatchRun
 from pytriton.runtime.python_backend.device_tensors import DeviceTensors, exports_of
 from pytriton.runtime.python_backend.execution import ModelExecution, make_requests
-from pytriton.runtime.python_backend.mailbox import LoopReader, Mailbox
+from pytriton.runtime.python_backend.replies import ModelReplies, place
 from pytriton.runtime.transport import memory
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import (
@@ -122,12 +124,10 @@ def test_inputs_that_come_after_one_that_cannot_be_opened_are_given_back(monkeyp
     uses = {0: scene.use(1), 1: scene.use(2, is_known=False), 2: scene.use(3)}
     ref = TensorRef("x", FP32.number, (3 * SIZE // 4,), 0, 3 * SIZE)
     frame = Execute(1, [SIZE // 4] * 3, [ref], devices=uses)
-    runs = BatchRegistry(
-        None, LoopReader(None), ["y"], is_decoupled=False, is_batching=True, device=scene.tensors
-    )
+    batch = begin(None, frame, scene.tensors)
 
     with pytest.raises(UnavailableError, match="cannot be opened"):
-        make_requests(Received(frame, bytearray(), 0, {}), BatchRun(runs, frame, 0), runs)
+        make_requests(batch, scene.tensors)
     gc.collect()
     assert set(scene.ended) == {1, 2, 3}
 
@@ -141,25 +141,27 @@ def test_outputs_that_could_not_be_sent_are_given_up(monkeypatch):
     tensor = DeviceTensor.of_device("y", array)
     text = Tensor("z", np.array([["no"]], object))
     frame = Execute(1, [1], [], device_wishes={0: DeviceWish()})
-    runs = BatchRegistry(
-        None,
-        LoopReader(None),
-        ["y", "z"],
-        is_decoupled=False,
-        is_batching=True,
-        device=scene.tensors,
-    )
-    run = BatchRun(runs, frame, 0)
-    response = run.placed(0, InferenceResponse([tensor, text]))
+    batch = begin(None, frame, scene.tensors, outputs=("y", "z"))
+    response = place(batch, 0, InferenceResponse([tensor, text]), scene.tensors)
     monkeypatch.setattr(Payload, "add", fail_for_memory)
 
     with pytest.raises(UnavailableError, match="no room"):
-        run._make_item(0, response, None, True, Payload(None))
+        batch._make_item(0, response, None, True, Payload(None))
     assert len(scene.tensors._exports) == 0
 
 
 def fail_for_memory(*_):
     raise UnavailableError("there is no room")
+
+
+def begin(outbox, frame, tensors, *, outputs=("y",), is_decoupled=False):
+    """A batch of a model with these outputs, some of which belong into GPU memory."""
+    batches = OpenBatches(
+        outbox, LoopReader(None), outputs, is_decoupled=is_decoupled, is_batching=True
+    )
+    batches.replies = ModelReplies(tensors)
+    batches.describe = lambda batch, error: failure_of("m_0_0", error)
+    return batches.begin(Received(frame, bytearray(), 0, {}))
 
 
 class Held:
@@ -268,13 +270,9 @@ def test_response_with_lent_memory_comes_before_the_end_of_its_lease(monkeypatch
         connection = Connection(stack)
         outbox = connection.outbox
         tensors = DeviceTensors(keeps_on_device=True, post=outbox.post)
-        runs = BatchRegistry(
-            outbox, LoopReader(None), ["y"], is_decoupled=True, is_batching=True, device=tensors
-        )
         ref = TensorRef("x", FP32.number, (SIZE // 4,), 0, SIZE)
         frame = Execute(1, [1], [ref], devices={0: scene.use(7)}, device_wishes={0: DeviceWish()})
-        received = Received(frame, bytearray(), 0, {})
-        (request,) = make_requests(received, BatchRun(runs, frame, 0), runs)
+        (request,) = make_requests(begin(outbox, frame, tensors, is_decoupled=True), tensors)
         sender = request.get_response_sender()
         sender.send(InferenceResponse([Tensor("y", np.zeros(1, np.float32))]))  # goes at once
         sender.send(InferenceResponse([Tensor.from_dlpack("y", request.inputs()[0])]))
@@ -289,16 +287,13 @@ def test_response_with_lent_memory_comes_before_the_end_of_its_lease(monkeypatch
 
 def execute(model, frame, tensors, outbox, kind=ModelExecution):
     """Run a batch of a model in this process."""
-    runs = BatchRegistry(
-        outbox, LoopReader(None), ["y"], is_decoupled=False, is_batching=True, device=tensors
-    )
     failures = []
-    runtime = SimpleNamespace(
-        set_batch=lambda *_: None, log_failure=failures.append, instance_name="m_0_0"
-    )
-    rest = ({"y": FP32},) if kind is BatchExecution else (None,)
-    arguments = (model, runs, runtime) if kind is BatchExecution else (model, "m", runs, runtime)
-    kind(*arguments, *rest).run(Received(frame, bytearray(), 0, {}))
+    runtime = SimpleNamespace(log_failure=failures.append, instance_name="m_0_0")
+    if kind is BatchExecution:
+        execution = BatchExecution(model, runtime, tensors, {"y": FP32})
+    else:
+        execution = ModelExecution(model, "m", runtime, tensors, None)
+    execution.run(begin(outbox, frame, tensors))
     return failures
 
 
@@ -338,16 +333,14 @@ def answer_of_sender(tensors, frame, output, *, is_decoupled):
     """The answer of a model that sends it after `execute` has returned, say, from a thread."""
     with contextlib.ExitStack() as stack:
         connection = Connection(stack)
-        options = {"is_decoupled": is_decoupled, "is_batching": True, "device": tensors}
-        runs = BatchRegistry(connection.outbox, LoopReader(None), ["y"], **options)
-        run = BatchRun(runs, frame, 0)
-        (request,) = make_requests(Received(frame, bytearray(), 0, {}), run, runs)
-        run.mark_returned()
+        batch = begin(connection.outbox, frame, tensors, is_decoupled=is_decoupled)
+        (request,) = make_requests(batch, tensors)
+        batch.mark_returned()
         sender = request.get_response_sender()
         sender.send(InferenceResponse([output]))
         sender.send(flags=FINAL)
         items = [item for answer in connection.read() for item in answer.items]
-    assert runs.open == {}
+    assert batch.batches.open == {}
     assert items[-1].is_final
     return items[0]
 

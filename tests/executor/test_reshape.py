@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from pytriton.base import dtypes
 from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.base.model_spec import Reshape
+from pytriton.runtime.backend.flow_control import OpenBatches
 from pytriton.runtime.executor.batch_tensors import add_input, reshape_inputs
 from pytriton.runtime.executor.batch_tracker import BatchTracker
 from pytriton.runtime.executor.inference import CLOSED_SINK, Inference, ModelLabels
-from pytriton.runtime.python_backend.batch_run import BatchRegistry, BatchRun
 from pytriton.runtime.python_backend.execution import make_requests
 from pytriton.runtime.transport.frames import BatchResult, Execute, ResponseItem, ResponsesFrame
 from pytriton.runtime.transport.payload import Payload, Received
@@ -105,8 +105,8 @@ def received_arrays(arrays: list[Any], reshape: Reshape | None = None) -> list[A
     received = Received(execute, bytearray(b"".join(payload.inline)), 0, {})
     none: Any = None
     reader: Any = SimpleNamespace(mailbox=None)
-    runs = BatchRegistry(none, reader, [], is_decoupled=False, is_batching=True)
-    made = make_requests(received, BatchRun(runs, execute, 0), runs)
+    batches = OpenBatches(none, reader, [], is_decoupled=False, is_batching=True)
+    made = make_requests(batches.begin(received), none)
     return [request.inputs()[0].as_numpy() for request in made]
 
 

@@ -10,18 +10,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pytriton.base.dtypes import BY_NUMBER
+from pytriton.runtime.backend.flow_control import OpenBatches
+from pytriton.runtime.backend.mailbox import LoopReader
 from pytriton.runtime.native_backend.api_table import ENTRY_POINTS, FUNCTIONS, prototype
 from pytriton.runtime.native_backend.callbacks import Callbacks, exported
-from pytriton.runtime.native_backend.execution import NativeExecution, NativeRuns
+from pytriton.runtime.native_backend.execution import NativeExecution
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.memory import content, text, word, words
 from pytriton.runtime.native_backend.models import BackendStatistics
+from pytriton.runtime.native_backend.outputs import BackendReplies, describe
 from pytriton.runtime.native_backend.plain_batches import PlainBatches
 from pytriton.runtime.native_backend.records import INPUT_WORDS, InputWord, RequestWord
 from pytriton.runtime.native_backend.requests import BackendRequests, RequestFunctions
 from pytriton.runtime.native_backend.responses import BackendResponses
 from pytriton.runtime.native_backend.server_objects import Errors, Names
-from pytriton.runtime.python_backend.mailbox import LoopReader
 from pytriton.runtime.transport.frames import Execute
 from pytriton.runtime.transport.payload import Payload, Received
 from pytriton.runtime.transport.refs import TensorRef
@@ -85,8 +87,11 @@ class PlainRig:
         callbacks = Callbacks(functions, self.errors, lambda name, error: self.faults.append(error))
         self._kept = callbacks
         reader = LoopReader(None)
-        runs = NativeRuns(self.outbox, reader, is_decoupled=False, is_batching=is_batching)
-        self.open = runs.open
+        self._batches = OpenBatches(
+            self.outbox, reader, OUTPUTS, is_decoupled=False, is_batching=is_batching
+        )
+        self._batches.replies, self._batches.describe = BackendReplies(), describe
+        self.open = self._batches.open
 
         def call(instance: int, address: int, count: int) -> int:
             try:
@@ -106,7 +111,7 @@ class PlainRig:
             plain.connect(1, self._function, callbacks)
         self._execution = NativeExecution(
             lambda address, count: self._function(1, address, count),
-            runs, self.requests, self.responses, self.errors, statistics, plain,
+            self.requests, self.responses, self.errors, statistics, plain,
         )  # fmt: skip
         self._batch = 0
 
@@ -126,7 +131,8 @@ class PlainRig:
             refs.append(TensorRef(name, dtype.number, shape, len(message), len(data)))
             message += data
         frame = Execute(self._batch, list(rows), refs, **fields)
-        self._execution.run(Received(frame, message or bytearray(1), 0, {}))
+        received = Received(frame, message or bytearray(1), 0, {})
+        self._execution.run(self._batches.begin(received))
         if self.faults:
             raise self.faults[0]
         return self.outbox.sent

@@ -13,17 +13,18 @@ import pytest
 from pytriton.base.dtypes import BYTES, INT32
 from pytriton.base.errors import ErrorCode, InternalError, UnavailableError
 from pytriton.base.failure_records import FailureOrigin
+from pytriton.runtime.backend.flow_control import OpenBatches
+from pytriton.runtime.backend.mailbox import LoopReader
 from pytriton.runtime.native_backend.callbacks import exported
-from pytriton.runtime.native_backend.execution import NativeExecution, NativeRuns
+from pytriton.runtime.native_backend.execution import NativeExecution
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.memory import word
 from pytriton.runtime.native_backend.models import BackendStatistics
-from pytriton.runtime.native_backend.outputs import NOT_ANSWERED
+from pytriton.runtime.native_backend.outputs import NOT_ANSWERED, BackendReplies, describe
 from pytriton.runtime.native_backend.requests import BackendRequests
 from pytriton.runtime.native_backend.responses import BackendResponses
 from pytriton.runtime.native_backend.server_objects import Errors
 from pytriton.runtime.native_backend.stub import MACHINES
-from pytriton.runtime.python_backend.mailbox import LoopReader
 from pytriton.runtime.transport.frames import BatchFailure, BatchResult, Execute
 from pytriton.runtime.transport.payload import Payload, Received
 from pytriton.runtime.transport.refs import TensorRef
@@ -63,15 +64,18 @@ class Rig:
         self.requests = BackendRequests(["y"], is_batching=True)
         responses = BackendResponses(self.requests, errors, ["y"], ["s"], ForeignThreads(), "m")
         self.api = exported(responses, errors)
-        runs = NativeRuns(self.outbox, LoopReader(None), is_decoupled=False, is_batching=True)
-        self.open = runs.open
+        self._batches = OpenBatches(
+            self.outbox, LoopReader(None), ["y"], is_decoupled=False, is_batching=True
+        )
+        self._batches.replies, self._batches.describe = BackendReplies(), describe
+        self.open = self._batches.open
 
         def call(address, count):
             self.handles = [word(address, index) for index in range(count)]
             return execute(self, self.handles) or 0
 
         self._execution = NativeExecution(
-            call, runs, self.requests, responses, errors, BackendStatistics()
+            call, self.requests, responses, errors, BackendStatistics()
         )
         self._batch = 0
 
@@ -81,7 +85,8 @@ class Rig:
         del self.outbox.sent[:]
         ref = TensorRef("x", dtype.number, (count, 1), 0, count * len(data), 0)
         frame = Execute(self._batch, [1] * count, [ref])
-        self._execution.run(Received(frame, bytearray(data * count), 0, {}))
+        received = Received(frame, bytearray(data * count), 0, {})
+        self._execution.run(self._batches.begin(received))
         return self.outbox.sent
 
     def respond(self, request, flags=FINAL):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.runtime.python_backend.failure_text import describe_fully, raised_at
+from pytriton.runtime.backend.failure_text import describe_fully, raised_at
 
 
 def raised(call):

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from pytriton.runtime.python_backend import mailbox
-from pytriton.runtime.python_backend.connection import ServerConnection
-from pytriton.runtime.python_backend.mailbox import MessageInbox
+from pytriton.runtime.backend import mailbox
+from pytriton.runtime.backend.connection import ServerConnection
+from pytriton.runtime.backend.mailbox import MessageInbox
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import Cancel, CheckReady, Execute, ServiceReply
 from pytriton.runtime.transport.link import socket_pair

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from pytriton.base.dtypes import FP32
+from pytriton.runtime.backend import mailbox
+from pytriton.runtime.backend.connection import ServerConnection
 from pytriton.runtime.pb_utils.tensor import Tensor
-from pytriton.runtime.python_backend import mailbox
 from pytriton.runtime.python_backend.answers import add_tensor
-from pytriton.runtime.python_backend.connection import ServerConnection
 from pytriton.runtime.transport import channel
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import (

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pytriton.protocol.http2 import frames
+from pytriton.runtime.backend.flow_control import OpenBatches
 from pytriton.runtime.executor.call_server import CallServer
-from pytriton.runtime.functions.host import StreamHost
 from pytriton.runtime.transport.credit import CreditWindow
 from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
 from pytriton.serving.engine.model import Model
@@ -43,7 +43,7 @@ UNDER_WAY: dict[type, Callable[[Any], int]] = {
     FrontEndSession: lambda session: session.request_count,
     CoreLink: lambda link: len(link._calls) + len(link._chunks) + len(link._questions),
     CallServer: lambda server: len(server._calls),
-    StreamHost: lambda host: len(getattr(host, "_streams", ())),
+    OpenBatches: lambda batches: len(batches.open),
     ResourceLimiter: lambda limiter: sum(limiter._used.values()),
     ReadBudget: lambda budget: budget._used_bytes,
 }

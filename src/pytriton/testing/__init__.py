@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pytriton.runtime.python_backend.failure_text import RuleError
+from pytriton.runtime.backend.failure_text import RuleError
 from pytriton.testing.clock import FakeClock, FakeEventLoop, FakeTimer
 from pytriton.testing.functions import FunctionHarness
 from pytriton.testing.harness import ModelHarness

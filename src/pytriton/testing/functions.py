@@ -17,11 +17,11 @@ from pytriton.decorators.context import TritonContext
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.models.binding import BindArguments, bound_model
 from pytriton.proxy.types import Request as CallableRequest
+from pytriton.runtime.backend.coroutines import CoroutineThread
+from pytriton.runtime.backend.failure_text import RuleError
 from pytriton.runtime.functions.model_call import FunctionCall, only_result
 from pytriton.runtime.pb_utils.response import InferenceResponse
 from pytriton.runtime.pb_utils.tensor import Tensor as WireTensor
-from pytriton.runtime.python_backend.failure_text import RuleError
-from pytriton.runtime.python_backend.worker import CoroutineThread
 from pytriton.serving.engine.config import (
     config_from_dict,
     config_to_json,

@@ -15,6 +15,8 @@ import orjson
 from numpy.typing import NDArray
 
 from pytriton.base.model_spec import ModelSpec
+from pytriton.runtime.backend.coroutines import CoroutineThread
+from pytriton.runtime.backend.failure_text import RuleError
 from pytriton.runtime.pb_utils.batch import Batch
 from pytriton.runtime.pb_utils.failures import TritonError
 from pytriton.runtime.pb_utils.request import (
@@ -32,8 +34,6 @@ from pytriton.runtime.python_backend.batch_execution import (
     parts_of,
     takes_whole_batches,
 )
-from pytriton.runtime.python_backend.failure_text import RuleError
-from pytriton.runtime.python_backend.worker import CoroutineThread
 from pytriton.serving.engine.config import config_to_json, spec_from_config
 from pytriton.serving.engine.sequence.sequence_inputs import state_output_names
 from pytriton.serving.repository.reading.config_files import read_initial_states

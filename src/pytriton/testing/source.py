@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
+from pytriton.runtime.backend.failure_text import RuleError
 from pytriton.runtime.pb_utils.model_config import ModelConfig
-from pytriton.runtime.python_backend.failure_text import RuleError
 from pytriton.runtime.python_backend.loader import load_class
 from pytriton.serving.engine.config import (
     config_from_dict,

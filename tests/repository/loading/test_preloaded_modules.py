@@ -18,7 +18,7 @@ def modules_of(kind: CodeKind, backend: str, *, is_ours: bool = False) -> tuple[
 def test_libraries_share_the_modules_that_run_them():
     (name,) = modules_of(CodeKind.LIBRARY, "identity")
 
-    assert hasattr(importlib.import_module(name), "NativeWorker")
+    assert hasattr(importlib.import_module(name), "NativeBackend")
 
 
 def test_torch_is_imported_once_for_our_backend():

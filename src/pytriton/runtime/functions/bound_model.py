@@ -26,6 +26,7 @@ from pytriton.model_config.model_config import ModelConfig
 from pytriton.model_config.sequence_batcher import SequenceBatcher, only_request_inputs
 from pytriton.model_config.tensor import cuda_device, triton_datatype
 from pytriton.proxy.types import Request
+from pytriton.runtime.functions.backends import FunctionBackend, GeneratorBackend
 from pytriton.runtime.functions.bound_config import (
     AnyModel,
     bound_config,
@@ -34,7 +35,6 @@ from pytriton.runtime.functions.bound_config import (
     signature_problem,
 )
 from pytriton.runtime.functions.device_arrays import DeviceSide
-from pytriton.runtime.functions.host import InstanceHost, StreamHost
 from pytriton.runtime.functions.model_call import FunctionCall, write_failure
 from pytriton.runtime.functions.output_validation import DeclaredTensor, OutputValidator
 from pytriton.runtime.transport.arena import Arena
@@ -47,19 +47,20 @@ if TYPE_CHECKING:
     from pytriton.base.failure_log import Failure
     from pytriton.decorators.context import TritonContext
     from pytriton.model_config.tensor import Tensor
+    from pytriton.runtime.functions.host import InstanceHost
 
 if TYPE_CHECKING:
-    from pytriton.runtime.functions import async_host
+    from pytriton.runtime.functions import async_backends
 else:
-    async_host = LazyModule("pytriton.runtime.functions.async_host")
+    async_backends = LazyModule("pytriton.runtime.functions.async_backends")
 
 
 logger = logging.getLogger(__name__)
 InferFunc = Callable[..., Any]
 
 
-def host_for(infer_func: Callable[..., Any], *, is_decoupled: bool) -> type[InstanceHost]:
-    """Returns the host class for a callable."""
+def backend_for(infer_func: Callable[..., Any], *, is_decoupled: bool) -> type[FunctionBackend]:
+    """Returns the class of the backend of a callable."""
     forms: list[Any] = [infer_func]
     if not inspect.isroutine(infer_func):  # an object is called as its class says
         forms.append(type(infer_func).__call__)
@@ -67,8 +68,10 @@ def host_for(infer_func: Callable[..., Any], *, is_decoupled: bool) -> type[Inst
         inspect.iscoroutinefunction(form) or (is_decoupled and inspect.isasyncgenfunction(form))
         for form in forms
     ):
-        return async_host.AsyncStreamHost if is_decoupled else async_host.AsyncInstanceHost
-    return StreamHost if is_decoupled else InstanceHost
+        if is_decoupled:
+            return async_backends.AsyncGeneratorBackend
+        return async_backends.CoroutineBackend
+    return GeneratorBackend if is_decoupled else FunctionBackend
 
 
 def warm_up(
@@ -223,7 +226,7 @@ class BoundModel(AnyModel):
             for sock in remote:
                 sock.close()
             raise
-        return remote, [host.concurrency for host in self._hosts]
+        return remote, [host.backend.concurrency for host in self._hosts]
 
     def _start_host(
         self,
@@ -234,13 +237,15 @@ class BoundModel(AnyModel):
     ) -> None:
         call = self._call(f"{self.name}_0_{index}", infer_func, index)
         call.line_source = self.line_source
-        host = self.host_class(infer_func)(call, MemoryChannel(sock, Arena()), on_unrecoverable)
+        backend = self.backend(call, on_unrecoverable)
+        host = backend.host_class(backend, MemoryChannel(sock, Arena()))
         host.start()
         self._hosts.append(host)
 
-    def host_class(self, infer_func: InferFunc) -> type[InstanceHost]:
-        """Returns the class of the host that runs an instance with this callable."""
-        return host_for(infer_func, is_decoupled=self.config.decoupled)
+    def backend(self, call: FunctionCall, on_unrecoverable: Callable[[], None]) -> FunctionBackend:
+        """Returns the backend of an instance with this call."""
+        kind = backend_for(call.infer_func, is_decoupled=self.config.decoupled)
+        return kind(call, on_unrecoverable)
 
     def is_alive(self) -> bool:
         """Whether every instance accepts batches."""

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """One call of a user's callable: converts a batch to arguments, and the result to a frame.
 
-Apart from the call itself this is pure: it has no threads and no sockets. `runtime.functions.host`
-receives batches and sends frames.
+Apart from the call itself this is pure: it has no threads and no sockets.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import time
@@ -26,16 +26,11 @@ from pytriton.decorators import whole_batch_callable
 from pytriton.exceptions import PyTritonUnrecoverableError, PyTritonValidationError
 from pytriton.proxy.telemetry import end_span, start_span_from_remote
 from pytriton.proxy.types import Request
+from pytriton.runtime.backend.batch import cut
 from pytriton.runtime.functions.bound_config import batch_hint
 from pytriton.runtime.functions.output_validation import convert_output
 from pytriton.runtime.functions.response_packing import ResponsePacker
-from pytriton.runtime.transport.frames import (
-    BatchFailure,
-    BatchResult,
-    Execute,
-    ResponseItem,
-    ResponsesFrame,
-)
+from pytriton.runtime.transport.frames import BatchResult, Execute, ResponseItem, ResponsesFrame
 from pytriton.runtime.transport.payload import add_array
 from pytriton.runtime.transport.refs import TensorRef
 
@@ -45,15 +40,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pytriton.base.log_capture import LineSource
+    from pytriton.runtime.backend.batch import WorkerBatch
     from pytriton.runtime.functions.device_arrays import DeviceSide
     from pytriton.runtime.functions.output_validation import OutputValidator
     from pytriton.runtime.functions.response_packing import PackedResponse
-    from pytriton.runtime.transport.channel import Payload, Received
+    from pytriton.runtime.transport.channel import Payload
     from pytriton.runtime.transport.frames import Answer
 
 logger = logging.getLogger(__name__)
 
 _SPAN_NAME = "proxy_inference_callable"
+_NOTHING: Mapping[int, str] = MappingProxyType({})
 
 
 class RequestSpans:
@@ -110,22 +107,29 @@ class FunctionCall:
         self._call_whole_batch = whole_batch_callable(infer_func) if batching else None
         self._check = check_of(infer_func)
 
-    def run(self, received: Received, payload: Payload) -> Answer:
-        """Call the function and return a frame whose tensors are in `payload`."""
+    def run(self, batch: WorkerBatch) -> Callable[[Payload], Answer]:
+        """Call the function; returns what makes the answer, whose tensors are in a payload."""
+        execute, call_whole_batch = batch.execute, self._call_whole_batch
+        wrong: Mapping[int, str] = _NOTHING
         try:
-            return self._run(received, payload)
+            # Rows of several requests on a GPU cannot be joined again, so they are not cut there.
+            if call_whole_batch is None or (execute.traces and self._device is None):
+                results = self.infer_func(self.requests(batch))
+                if type(results) is not list and isinstance(results, Iterator):
+                    results = only_result(results)
+            else:
+                if execute.traces:
+                    self._spans.start(execute)
+                outputs = call_whole_batch(self._inputs(batch), sum(execute.rows))
+                return functools.partial(self._whole_answer, batch, outputs, time.monotonic_ns())
         except InputValueError:
-            requests = self.requests(received)
+            requests = self.requests(batch)
             wrong = self.wrong_values(requests)
             if not wrong:
                 raise
-        started_ns = time.monotonic_ns()
-        good = [each for position, each in enumerate(requests) if position not in wrong]
-        results = self.infer_func(good) if good else []
-        finished_ns = time.monotonic_ns()
-        execute = received.frame
-        assert isinstance(execute, Execute)
-        return self.responses(execute, results, started_ns, finished_ns, payload, wrong)
+            good = [each for position, each in enumerate(requests) if position not in wrong]
+            results = self.infer_func(good) if good else []
+        return self.answer_of(batch, results, wrong)
 
     def wrong_values(self, requests: list[Request]) -> dict[int, str]:
         """Returns why the callable cannot take some requests of a batch, by their positions.
@@ -141,23 +145,15 @@ class FunctionCall:
                     wrong[position] = _text(error)
         return wrong
 
-    def _run(self, received: Received, payload: Payload) -> Answer:
-        execute = received.frame
-        assert isinstance(execute, Execute)
-        started_ns = time.monotonic_ns()
-        # Rows of several requests on a GPU cannot be joined again, so they are not cut there.
-        if self._call_whole_batch is None or (execute.traces and self._device is None):
-            results = self.infer_func(self.requests(received))
-            if isinstance(results, Iterator):
-                results = only_result(results)
-            finished_ns = time.monotonic_ns()
-            return self.responses(execute, results, started_ns, finished_ns, payload)
-        if execute.traces:
-            self._spans.start(execute)
-        inputs = self._inputs(received, execute)
-        outputs: Mapping[str, NDArray[Any]] = self._call_whole_batch(inputs, sum(execute.rows))
-        finished_ns = time.monotonic_ns()
-        del inputs
+    def _whole_answer(
+        self,
+        batch: WorkerBatch,
+        outputs: Mapping[str, NDArray[Any]],
+        finished_ns: int,
+        payload: Payload,
+    ) -> BatchResult:
+        """Returns a response to each request; an output holds the whole batch."""
+        execute = batch.execute
         if self._device is not None:
             outputs = self._device.outputs(outputs, payload)
         wanted = _wanted_by_any(execute) if execute.outputs else None
@@ -167,30 +163,27 @@ class FunctionCall:
             for name in outputs
             if name in self._outputs
         ]
-        return BatchResult(execute.batch, started_ns, finished_ns, refs)
+        return BatchResult(execute.batch, batch.started_ns, finished_ns, refs)
 
-    def _inputs(self, received: Received, execute: Execute) -> dict[str, Any]:
-        device = self._device
+    def _inputs(self, batch: WorkerBatch) -> dict[str, Any]:
+        received, device = batch.received, self._device
         if device is not None:
-            return {ref.name: device.input(received, ref) for ref in execute.inputs}
-        return {ref.name: received.array(ref) for ref in execute.inputs}
+            return {ref.name: device.input(received, ref) for ref in batch.execute.inputs}
+        return {ref.name: received.array(ref) for ref in batch.execute.inputs}
 
-    def requests(self, received: Received) -> list[Request]:
+    def requests(self, batch: WorkerBatch) -> list[Request]:
         """Return the arguments for a batch: for each request an object with views of its rows."""
-        execute = received.frame
-        assert isinstance(execute, Execute)
-        arrays = self._inputs(received, execute)
+        execute = batch.execute
+        arrays = self._inputs(batch)
         spans = self._spans.start(execute) if execute.traces else {}
         if not self._batching or len(execute.rows) == 1:
             return [self._request(execute, 0, arrays, spans)]
-        requests = []
-        at = 0
-        for position, rows in enumerate(execute.rows):
-            end = at + rows
-            data = {name: array[at:end] for name, array in arrays.items()}
-            requests.append(self._request(execute, position, data, spans))
-            at = end
-        return requests
+        columns = [cut(array, execute.rows) for array in arrays.values()]
+        cells = zip(*columns, strict=True) if columns else [()] * len(execute.rows)
+        return [
+            self._request(execute, position, dict(zip(arrays, parts, strict=True)), spans)
+            for position, parts in enumerate(cells)
+        ]
 
     def _request(
         self,
@@ -206,28 +199,34 @@ class FunctionCall:
             execute.outputs.get(position, self._output_names),
         )
 
-    def responses(
-        self,
-        execute: Execute,
-        results: Any,
-        started_ns: int,
-        finished_ns: int,
-        payload: Payload,
-        wrong: Mapping[int, str] = MappingProxyType({}),
-    ) -> ResponsesFrame:
-        """Convert the result of the callable to the final response of each request.
+    def answer_of(
+        self, batch: WorkerBatch, results: Any, wrong: Mapping[int, str] = _NOTHING
+    ) -> Callable[[Payload], ResponsesFrame]:
+        """Returns what makes the answer of the result of the callable.
 
-        Those with `wrong` values get an error, and the result is that for the others.
+        Requests with `wrong` values get an error, and the result is that for the others.
         """
+        return functools.partial(self._responses, batch, results, time.monotonic_ns(), wrong)
+
+    def _responses(
+        self,
+        batch: WorkerBatch,
+        results: Any,
+        finished_ns: int,
+        wrong: Mapping[int, str],
+        payload: Payload,
+    ) -> ResponsesFrame:
+        execute = batch.execute
         positions = None
         if wrong:
             positions = [each for each in range(len(execute.rows)) if each not in wrong]
         items = self.response_items(execute, results, payload, positions, is_final=True)
-        items += [
-            ResponseItem(execute.batch, position, None, True, text, ErrorCode.INVALID_ARG)
-            for position, text in wrong.items()
-        ]
-        return ResponsesFrame(started_ns, finished_ns, items)
+        if wrong:
+            items += [
+                ResponseItem(execute.batch, position, None, True, text, ErrorCode.INVALID_ARG)
+                for position, text in wrong.items()
+            ]
+        return ResponsesFrame(batch.started_ns, finished_ns, items)
 
     def response_items(
         self,
@@ -326,13 +325,6 @@ class FunctionCall:
             }
             for position, outputs in enumerate(validated)
         ]
-
-    def failure(self, execute: Execute, started_ns: int, error: BaseException) -> BatchFailure:
-        """Return the error for all requests of a batch whose call raised."""
-        text, code = self.error(execute, error)
-        now_ns = time.monotonic_ns()
-        origin = self.origin(error)
-        return BatchFailure(execute.batch, started_ns, now_ns, text, code, origin)
 
     def origin(self, error: BaseException) -> FailureOrigin:
         """Return where an exception comes from, for the server's list of failures."""

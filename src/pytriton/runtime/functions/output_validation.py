@@ -176,7 +176,7 @@ class OutputValidator:
             )
         responses = []
         for position, response in enumerate(results):
-            if not isinstance(response, Mapping):
+            if type(response) is not dict and not isinstance(response, Mapping):
                 raise self._not_response_dicts(f"Got response={reprlib.repr(response)}")
             responses.append(
                 self.validate_batch(response, wanted.get(position) if wanted else None)

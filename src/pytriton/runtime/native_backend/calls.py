@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from pytriton.base.dtypes import BY_NUMBER
 from pytriton.base.errors import InvalidArgumentError, UnavailableError, error_from_code
 from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.runtime.backend.mailbox import MessageInbox
 from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.caller_responses import CallerResponse
 from pytriton.runtime.native_backend.memory import put_bool, put_word, required_text
 from pytriton.runtime.native_backend.server_objects import check_config_version
 from pytriton.runtime.pb_utils.failures import TritonModelException
-from pytriton.runtime.python_backend.mailbox import MessageInbox
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
 from pytriton.runtime.transport.frames import CallCredit, CancelCall, InferCallFrame, InferReply
 from pytriton.runtime.transport.refs import TensorRef
@@ -28,13 +28,13 @@ from pytriton.runtime.transport.refs import TensorRef
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytriton.runtime.backend.connection import ServerConnection
     from pytriton.runtime.native_backend.caller_requests import CallerRequest, CallerRequests
     from pytriton.runtime.native_backend.caller_responses import CallerResponses
     from pytriton.runtime.native_backend.server_objects import (
         Documents,
         Parameters,
     )
-    from pytriton.runtime.python_backend.connection import ServerConnection
     from pytriton.runtime.python_backend.runtime import WorkerRuntime
     from pytriton.runtime.transport.channel import Payload, Received
 

@@ -7,11 +7,14 @@ let expect. A whole lane is one tensor of the message, and a large one goes out 
 
 from __future__ import annotations
 
+import itertools
+import threading
 from ctypes import memset
 from typing import TYPE_CHECKING
 
 from pytriton.base.dtypes import BY_NUMBER, BYTES
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError, sendable_text
+from pytriton.base.failure_records import origin_of
 from pytriton.runtime.native_backend.memory import address_of, view
 from pytriton.runtime.transport.arena import DEFAULT_LIMIT_BYTES
 from pytriton.runtime.transport.frames import BatchResult, ResponseItem
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytriton.base.messages import ParameterValue
-    from pytriton.runtime.native_backend.execution import NativeRun
+    from pytriton.runtime.backend.batch import Description, WorkerBatch
     from pytriton.runtime.native_backend.requests import BackendRequest
     from pytriton.runtime.native_backend.responses import OutputDescription
     from pytriton.runtime.transport.arena import Block
@@ -79,6 +82,37 @@ class OutputLane:
         self.row_bytes = row_bytes
         self.place = place
         self.filled: set[int] = set()  # the positions of the requests that have their part
+
+
+class CollectedAnswers:
+    """The answers to one batch while they wait for its function to return, for one message.
+
+    Attributes:
+        batch: The batch.
+        is_collecting: Whether they wait; answers to a decoupled model's requests do not.
+        has_returned: From then on the threads of the backend answer by themselves.
+        thread: The thread that calls the backend's function.
+        lanes: The outputs of the batch.
+        lock: Protects the above, and the state of the batch's requests.
+    """
+
+    __slots__ = (
+        "batch", "execute", "has_returned", "is_collecting", "lanes", "lock", "outbox",
+        "row_count", "row_starts", "thread",
+    )  # fmt: skip
+
+    def __init__(self, batch: WorkerBatch) -> None:
+        self.batch = batch
+        self.execute = batch.execute
+        self.outbox = batch.batches.outbox
+        self.is_collecting = not batch.is_decoupled
+        self.has_returned = False
+        self.lock = threading.Lock()
+        self.thread = threading.get_ident()
+        self.lanes: dict[str, OutputLane] = {}
+        rows = batch.execute.rows if batch.batches.is_batching else [1]
+        self.row_starts = list(itertools.accumulate(rows, initial=0))  # of each request
+        self.row_count = self.row_starts.pop()
 
 
 class BackendOutput:
@@ -180,7 +214,7 @@ NOT_ANSWERED = "the backend released the request without a final response"
 class BackendResponse:
     """A response that the backend makes."""
 
-    __slots__ = ("error", "handles", "outputs", "parameters", "request")
+    __slots__ = ("error", "handles", "outputs", "parameters", "request", "states")
 
     def __init__(self, request: BackendRequest) -> None:
         self.request = request
@@ -188,6 +222,7 @@ class BackendResponse:
         self.handles: list[int] = []  # of its outputs
         self.parameters: dict[str, ParameterValue] | None = None
         self.error: ServerError | None = None
+        self.states: Mapping[str, BackendOutput] = {}  # new ones, which are sent with it
 
 
 def check_outputs(response: BackendResponse) -> ServerError | None:
@@ -201,49 +236,81 @@ def check_outputs(response: BackendResponse) -> ServerError | None:
 
 
 def make_item(
-    run: NativeRun,
-    position: int,
-    response: BackendResponse | None,
-    states: Mapping[str, BackendOutput] | None,
-    is_final: bool,
-    payload: Payload,
+    batch: WorkerBatch, position: int, response: BackendResponse, is_final: bool, payload: Payload
 ) -> ResponseItem:
-    """Returns one response with new states, one error, or an end without tensors."""
-    batch = run.execute.batch
-    if response is None:
-        return ResponseItem(batch, position, None, is_final)
+    """Returns one response with new states, or one error."""
     if response.error is not None:
-        return _error_item(run, position, response.error, is_final=is_final)
-    wanted = run.execute.outputs.get(position)
+        return _error_item(batch, position, response.error, is_final=is_final)
+    wanted = batch.execute.outputs.get(position)
     refs = [
         output.add_to(payload)
         for output in response.outputs
         if wanted is None or output.name in wanted
     ]
-    refs += [state.add_to(payload) for state in (states or {}).values()]
-    return ResponseItem(batch, position, refs, is_final, parameters=response.parameters)
+    refs += [state.add_to(payload) for state in response.states.values()]
+    number = batch.execute.batch
+    return ResponseItem(number, position, refs, is_final, parameters=response.parameters)
 
 
 def make_single_item(request: BackendRequest, payload: Payload) -> ResponseItem:
     """Returns the only response to a request of a model that is not decoupled, or an error."""
-    run, position = request.run, request.position
+    batch, position, answer = request.collected.batch, request.position, request.answer
     if request.is_rescheduled:
-        return ResponseItem(run.execute.batch, position, is_rescheduled=True)
+        return ResponseItem(batch.execute.batch, position, is_rescheduled=True)
     if not request.is_ended:
-        return _error_item(run, position, InternalError(NOT_ANSWERED))
-    count = request.answer_count
-    if count > 1:
-        error = InternalError(f"expected a single response, got {count}")
-        return _error_item(run, position, error)
-    states, request.states = request.states, None
-    return make_item(run, position, request.answer, states, True, payload)
+        return _error_item(batch, position, InternalError(NOT_ANSWERED))
+    if request.answer_count > 1:
+        error = InternalError(f"expected a single response, got {request.answer_count}")
+        return _error_item(batch, position, error)
+    if answer is None:
+        return ResponseItem(batch.execute.batch, position)
+    answer.states, request.states = request.states or {}, None
+    return make_item(batch, position, answer, True, payload)
 
 
 def _error_item(
-    run: NativeRun, position: int, error: ServerError, *, is_final: bool = True
+    batch: WorkerBatch, position: int, error: ServerError, *, is_final: bool = True
 ) -> ResponseItem:
     text = sendable_text(error.message)
-    return ResponseItem(run.execute.batch, position, None, is_final, text, int(error.code))
+    return ResponseItem(batch.execute.batch, position, None, is_final, text, int(error.code))
+
+
+class BackendReplies:
+    """See `Replies`."""
+
+    def send(
+        self, batch: WorkerBatch, position: int, response: BackendResponse | None, *, is_final: bool
+    ) -> None:
+        """See `Replies`."""
+        batch.send(position, response, is_final=is_final)
+
+    def packed(self, batch: WorkerBatch, position: int, response: BackendResponse) -> None:
+        """See `Replies`: the memory of outputs is sent as it is."""
+
+    def item(
+        self,
+        batch: WorkerBatch,
+        position: int,
+        response: BackendResponse,
+        is_final: bool,
+        payload: Payload,
+    ) -> ResponseItem:
+        """See `Replies`."""
+        return make_item(batch, position, response, is_final, payload)
+
+    def kept(
+        self, batch: WorkerBatch, position: int, response: BackendResponse
+    ) -> tuple[BackendResponse, int, None]:
+        """See `Replies`: a response has memory of its own."""
+        return response, sum([output.size for output in response.outputs]), None
+
+
+def describe(_batch: WorkerBatch, error: BaseException) -> Description:
+    """Returns what clients get of an error that fails a batch."""
+    if not isinstance(error, ServerError):  # a text cannot be sent
+        name = type(error).__name__
+        error = InternalError(f"the responses could not be sent: {name}: {error}")
+    return sendable_text(error.message), int(error.code), origin_of(error)
 
 
 def batch_columns(requests: Sequence[BackendRequest]) -> list[list[BackendOutput]] | None:
@@ -271,12 +338,12 @@ def batch_columns(requests: Sequence[BackendRequest]) -> list[list[BackendOutput
     if any(len(outputs) != width for outputs in table):
         return None
     columns = [list(column) for column in zip(*table, strict=True)]
-    rows = requests[0].run.execute.rows
+    rows = requests[0].collected.execute.rows
     return columns if all(are_alike(column, rows) for column in columns) else None
 
 
 def make_batch_result(
-    run: NativeRun,
+    collected: CollectedAnswers,
     times_ns: tuple[int, int],
     columns: Sequence[Sequence[BackendOutput]],
     payload: Payload,
@@ -285,7 +352,7 @@ def make_batch_result(
     refs = [
         column[0].add_to(payload)
         if len(column) == 1
-        else add_column(payload, column, run.lanes.get(column[0].name), run.row_count)
+        else add_column(payload, column, collected.lanes.get(column[0].name), collected.row_count)
         for column in columns
     ]
-    return BatchResult(run.execute.batch, *times_ns, refs)
+    return BatchResult(collected.execute.batch, *times_ns, refs)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytriton.runtime.native_backend.callbacks import Callbacks
-    from pytriton.runtime.native_backend.execution import NativeRun
+    from pytriton.runtime.native_backend.outputs import CollectedAnswers
     from pytriton.runtime.native_backend.requests import BackendRequests
     from pytriton.runtime.native_backend.responses import BackendResponses
     from pytriton.runtime.transport.channel import Payload, Received
@@ -97,10 +97,10 @@ class PlainReport:
 class _Running:
     """The batch that is executed."""
 
-    __slots__ = ("adopted", "owned", "row_count", "run")
+    __slots__ = ("adopted", "collected", "owned", "row_count")
 
-    def __init__(self, run: NativeRun, row_count: int, owned: Any) -> None:
-        self.run = run
+    def __init__(self, collected: CollectedAnswers, row_count: int, owned: Any) -> None:
+        self.collected = collected
         self.row_count = row_count
         self.owned = owned  # kept alive for the requests
         self.adopted: list[BackendRequest] = []
@@ -117,19 +117,19 @@ class _PlainRequest:
         self.position = position
 
     @property
-    def run(self) -> NativeRun:
+    def collected(self) -> CollectedAnswers:
         """Its batch."""
-        return self._running.run
+        return self._running.collected
 
     @property
     def details(self) -> RequestDetails:
         """What only some requests have."""
-        return self.run.execute.details.get(self.position, NO_DETAILS)
+        return self.collected.execute.details.get(self.position, NO_DETAILS)
 
     @property
     def inputs(self) -> dict[bytes, int]:
         """The addresses of the records of its inputs, by name."""
-        return _input_records(self._handle, self.run.execute)
+        return _input_records(self._handle, self.collected.execute)
 
     @property
     def owned(self) -> Any:
@@ -224,13 +224,13 @@ class PlainBatches:
         self._requests.find_plain = self._find_request
         self._responses.find_more_with(self.adopt)
 
-    def execute(self, run: NativeRun, received: Received) -> PlainReport | None:
+    def execute(self, collected: CollectedAnswers, received: Received) -> PlainReport | None:
         """Execute a batch; None if nothing was done, because it cannot be plain.
 
         Raises:
             ServerError: There was no room for its tensors.
         """
-        order = self._make_order(run, received)
+        order = self._make_order(collected, received)
         if order is None:
             return None
         self._order.fill(order)
@@ -248,16 +248,20 @@ class PlainBatches:
         return PlainReport(outputs, outputs_of_all)
 
     def make_result(
-        self, run: NativeRun, times_ns: tuple[int, int], report: PlainReport, payload: Payload
+        self,
+        collected: CollectedAnswers,
+        times_ns: tuple[int, int],
+        report: PlainReport,
+        payload: Payload,
     ) -> BatchResult:
         """Returns the frame with a response to each request of a plain batch."""
-        outputs, execute = report.outputs, run.execute
+        outputs, execute = report.outputs, collected.execute
         assert outputs is not None, "it was plain"
         refs = []
         for at in range(0, len(outputs), _OUTPUT_WORDS):
             name_index, dtype, dims, size, address = outputs[at : at + _DIMS]
             name = self._output_names[name_index]
-            lane = run.lanes.get(name)
+            lane = collected.lanes.get(name)
             if lane is None:
                 block, offset = payload.add((content(address, size),), size)
             else:
@@ -274,10 +278,10 @@ class PlainBatches:
         stride = _OUTPUT_WORDS * len(self._output_names)
         return [word(first, stride * position + _SIZE) for position in range(count)]
 
-    def _make_order(self, run: NativeRun, received: Received) -> list[int] | None:
+    def _make_order(self, collected: CollectedAnswers, received: Received) -> list[int] | None:
         """Returns a batch as C gets it (see there); None if it cannot be plain."""
-        execute, requests = run.execute, self._requests
-        rows, row_count, count = execute.rows, run.row_count, len(execute.rows)
+        execute, requests = collected.execute, self._requests
+        rows, row_count, count = execute.rows, collected.row_count, len(execute.rows)
         is_split = count > 1
         if not is_split:  # its tensors are not cut
             rows, row_count = [1], 1
@@ -308,7 +312,7 @@ class PlainBatches:
             changes = requests.descriptions(execute, wanted, kept)
             order[5] = len(changes)
             order += itertools.chain.from_iterable(changes)
-        self._running = _Running(run, row_count, (received, buffers, kept))
+        self._running = _Running(collected, row_count, (received, buffers, kept))
         return order
 
     def _find_request(self, handle: int) -> _PlainRequest | None:
@@ -324,9 +328,9 @@ class PlainBatches:
         # If there is no memory, Python's function for the output finds that, too, and says it.
         with contextlib.suppress(Exception):
             if running is not None:
-                place = OutputMemory(running.run.outbox, row_bytes * running.row_count)
+                place = OutputMemory(running.collected.outbox, row_bytes * running.row_count)
                 lane = OutputLane(place, row_bytes)
-                running.run.lanes[self._output_names[name]] = lane
+                running.collected.lanes[self._output_names[name]] = lane
                 return place.address
         return 0
 
@@ -341,7 +345,7 @@ class PlainBatches:
                 self._running.adopted = self._make_requests(self._running, batch)
 
     def _make_requests(self, running: _Running, batch: int) -> list[BackendRequest]:
-        run, execute = running.run, running.run.execute
+        collected, execute = running.collected, running.collected.execute
         count, records, record_bytes, answers, outputs, lanes, first = words(batch, _BATCH_WORDS)
         self._adopt_lanes(running, lanes)
         owner = _AdoptedMemory(batch, count, self._recycle)
@@ -350,14 +354,14 @@ class PlainBatches:
         for position in range(count):
             record = records + position * record_bytes
             request = BackendRequest(owner, record, None, _input_records(record, execute))
-            request.run, request.position, request.owned = run, position, running.owned
+            request.collected, request.position, request.owned = collected, position, running.owned
             request.details = execute.details.get(position, NO_DETAILS)
             at = _ANSWER_WORDS * position
             is_released, has_response, is_sent, output_count = states[at : at + _ANSWER_WORDS]
             if has_response:
                 place = field_address(outputs, _OUTPUT_WORDS * len(self._output_names) * position)
                 response = BackendResponse(request)
-                response.outputs = self._make_outputs(run, position, place, output_count)
+                response.outputs = self._make_outputs(collected, position, place, output_count)
                 handle = first + (position << _OUTPUT_BITS)
                 self._responses.adopt(response, handle, is_sent=bool(is_sent))
             if is_released:
@@ -373,11 +377,13 @@ class PlainBatches:
         for index, name in enumerate(self._output_names):
             at = _LANE_WORDS * index
             address, row_bytes, size = records[at : at + 3]
-            if address and name not in running.run.lanes:
-                running.run.lanes[name] = OutputLane(OutputMemory.at(address, size), row_bytes)
+            if address and name not in running.collected.lanes:
+                running.collected.lanes[name] = OutputLane(
+                    OutputMemory.at(address, size), row_bytes
+                )
 
     def _make_outputs(
-        self, run: NativeRun, position: int, address: int, count: int
+        self, collected: CollectedAnswers, position: int, address: int, count: int
     ) -> list[BackendOutput]:
         records = words(address, _OUTPUT_WORDS * count)
         outputs = []
@@ -386,7 +392,7 @@ class PlainBatches:
             shape = tuple(records[at + _DIMS : at + _DIMS + dims])
             output = BackendOutput(self._output_names[name], dtype, shape)
             if address:
-                lane = run.lanes[output.name]
+                lane = collected.lanes[output.name]
                 lane.filled.add(position)
                 output.place, output.size = lane.place, size
                 output.start = address - lane.place.address

@@ -38,8 +38,11 @@ from pytriton.runtime.transport.frames import RequestDetails
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytriton.runtime.native_backend.execution import NativeRun
-    from pytriton.runtime.native_backend.outputs import BackendOutput, BackendResponse
+    from pytriton.runtime.native_backend.outputs import (
+        BackendOutput,
+        BackendResponse,
+        CollectedAnswers,
+    )
     from pytriton.runtime.transport.channel import Received
     from pytriton.runtime.transport.frames import Execute
     from pytriton.runtime.transport.refs import TensorRef
@@ -61,9 +64,23 @@ class BackendRequest:
     """
 
     __slots__ = (
-        "answer", "answer_count", "details", "handle", "handles", "inputs", "is_changed",
-        "is_ended", "is_over", "is_rescheduled", "kept", "layout", "owned", "position", "run",
-        "state_handles", "states",
+        "answer",
+        "answer_count",
+        "collected",
+        "details",
+        "handle",
+        "handles",
+        "inputs",
+        "is_changed",
+        "is_ended",
+        "is_over",
+        "is_rescheduled",
+        "kept",
+        "layout",
+        "owned",
+        "position",
+        "state_handles",
+        "states",
     )  # fmt: skip
 
     def __init__(
@@ -77,7 +94,7 @@ class BackendRequest:
 
     def reset(self) -> None:
         """Forget the request for which the record was used."""
-        self.run: NativeRun = None  # type: ignore[assignment]  # set before it is used
+        self.collected: CollectedAnswers = None  # type: ignore[assignment]  # set before it is used
         self.position = 0
         self.details = NO_DETAILS
         self.owned: Any = None  # kept alive for the record: the message, and strings
@@ -103,7 +120,7 @@ class ReadRequest(Protocol):
     owned: Any  # kept alive as long as the request
 
     @property
-    def run(self) -> NativeRun:
+    def collected(self) -> CollectedAnswers:
         """Its batch."""
 
     @property
@@ -166,9 +183,9 @@ class BackendRequests:
         }
         self._layouts: dict[tuple[tuple[str, int], ...], dict[_Signature, _Layout]] = {}
 
-    def add_batch(self, run: NativeRun, received: Received) -> list[BackendRequest]:
+    def add_batch(self, collected: CollectedAnswers, received: Received) -> list[BackendRequest]:
         """Make the requests of a batch."""
-        execute = run.execute
+        execute = collected.execute
         refs = execute.inputs
         buffers = [received.buffer(ref) for ref in refs]
         columns = [
@@ -184,7 +201,7 @@ class BackendRequests:
             if layout is None:
                 layout = layouts[signature] = _Layout(signature)
             request = layout.free.pop() if layout.free else self._make(layout, refs)
-            request.run, request.position, request.owned = run, position, owned
+            request.collected, request.position, request.owned = collected, position, owned
             index = _FIRST_BUFFER
             for _, _, address in cells:
                 put_field(request.handle, index, address)
@@ -192,7 +209,7 @@ class BackendRequests:
             self.live.add_at(request.handle, request)
             requests.append(request)
         if execute.ids or execute.details or execute.parameters or execute.outputs:
-            self._describe(requests, run)
+            self._describe(requests, collected)
         return requests
 
     def find(self, handle: int) -> ReadRequest:
@@ -261,9 +278,9 @@ class BackendRequests:
             self._names[name] = self._kept.string(name)
         return self._names[name]
 
-    def _describe(self, requests: list[BackendRequest], run: NativeRun) -> None:
+    def _describe(self, requests: list[BackendRequest], collected: CollectedAnswers) -> None:
         """Write what only some requests have: ids, flags, parameters, requested outputs."""
-        execute, kept = run.execute, KeptRecords()
+        execute, kept = collected.execute, KeptRecords()
         for position, index, value in self.descriptions(execute, execute.outputs, kept):
             request = requests[position]
             put_field(request.handle, index, value)
@@ -435,7 +452,7 @@ class RequestFunctions:
     @export("TRITONBACKEND_RequestIsCancelled")
     def _is_cancelled(self, request: int, out: int) -> None:
         found = self._find(request)
-        put_bool(out, found.run.is_cancelled(found.position))
+        put_bool(out, found.collected.batch.is_cancelled(found.position))
 
     @export("TRITONBACKEND_RequestTrace")
     def _trace(self, request: int, out: int) -> None:
@@ -445,7 +462,7 @@ class RequestFunctions:
     @export("TRITONBACKEND_RequestParameter")
     def _parameter(self, request: int, index: int, key: int, kind: int, value: int) -> None:
         found = self._find(request)
-        parameters = found.run.execute.parameters.get(found.position, {})
+        parameters = found.collected.execute.parameters.get(found.position, {})
         if index >= len(parameters):
             raise InvalidArgumentError(
                 f"out of bounds index {index}: request has {len(parameters)} parameters"
@@ -498,7 +515,7 @@ class RequestFunctions:
 
 def _refusal(request: ReadRequest, text: str) -> InvalidArgumentError:
     """Returns an error with the id of its request, as Triton writes it."""
-    name = request.run.execute.ids.get(request.position) or "<id_unknown>"
+    name = request.collected.execute.ids.get(request.position) or "<id_unknown>"
     return InvalidArgumentError(f"[request id: {name}] {text}")
 
 

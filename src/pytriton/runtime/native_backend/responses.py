@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from pytriton.runtime.native_backend.callbacks import export
-from pytriton.runtime.native_backend.execution import ALREADY_ANSWERED
 from pytriton.runtime.native_backend.memory import (
     Handles,
     KeptRecords,
@@ -26,23 +25,24 @@ from pytriton.runtime.native_backend.outputs import (
     OutputLane,
     OutputMemory,
     check_outputs,
-    make_item,
     make_single_item,
 )
 from pytriton.runtime.native_backend.records import InputWord
 from pytriton.runtime.native_backend.server_objects import Attributes, BufferAttributes
 from pytriton.runtime.transport.arena import DEFAULT_LIMIT_BYTES
 from pytriton.runtime.transport.frames import ResponseItem
+from pytriton.runtime.transport.payload import Payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from pytriton.base.messages import ParameterValue
-    from pytriton.runtime.native_backend.execution import NativeRun
     from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
+    from pytriton.runtime.native_backend.outputs import CollectedAnswers
     from pytriton.runtime.native_backend.requests import BackendRequest, BackendRequests
     from pytriton.runtime.native_backend.server_objects import Errors
 
+ALREADY_ANSWERED = "the final response to this request was sent already"
 _FINAL = 1  # TRITONSERVER_RESPONSE_COMPLETE_FINAL
 _RELEASE_ALL, _RESCHEDULE = 1, 2  # TRITONSERVER_REQUEST_RELEASE_*
 _CPU = 0  # TRITONSERVER_MEMORY_CPU
@@ -53,7 +53,7 @@ class BackendResponses:
     """The responses, factories and states that exist.
 
     While the backend executes a batch of a model that is not decoupled, answers are kept for one
-    message (`NativeRun.is_collecting`). Others are sent at once, from the thread that calls.
+    message (`CollectedAnswers`). Others are sent at once, from the thread that calls.
 
     Args:
         requests: The requests to answer.
@@ -128,13 +128,14 @@ class BackendResponses:
         self._threads.unpin()
 
     def _reschedule(self, request: BackendRequest) -> None:
-        run = request.run
-        with run.lock:
+        collected, position = request.collected, request.position
+        with collected.lock:
             request.is_rescheduled = True
-            is_late = run.is_returned
+            is_late = collected.has_returned
         if is_late:
-            item = ResponseItem(run.execute.batch, request.position, is_rescheduled=True)
-            run.send(request.position, lambda _: item, is_final=True)
+            number = collected.execute.batch
+            item = ResponseItem(number, position, is_rescheduled=True)
+            collected.batch.send(position, None, is_final=True, end=item)
 
     def _drop(self, request: BackendRequest) -> None:
         request.handles.pop()
@@ -146,16 +147,19 @@ class BackendResponses:
 
         That is not before the backend's function has returned, because its caller needs it.
         """
-        run: NativeRun | None = request.run
-        if run is None or not run.is_returned:
+        collected: CollectedAnswers | None = request.collected
+        if collected is None or not collected.has_returned:
             return  # another thread has done it, or will do it
-        with run.lock:
+        with collected.lock:
             if request.handles or request.is_over:
                 return
             request.is_over = True  # for this thread to do
-        if run.is_open(request.position):
-            make = functools.partial(make_single_item, request)
-            run.send(request.position, make, is_final=True)
+        batch, position = collected.batch, request.position
+        if batch.is_open(position) and batch.is_decoupled:
+            item = make_single_item(request, Payload(None))  # an end, without tensors
+            batch.send(position, None, is_final=True, end=item)
+        elif batch.is_open(position):
+            batch.respond(position, functools.partial(make_single_item, request))
         for state in request.state_handles:
             self._states.discard(state)
         self._requests.recycle(request)
@@ -199,30 +203,29 @@ class BackendResponses:
     def _deliver(
         self, request: BackendRequest, response: BackendResponse | None, *, is_final: bool
     ) -> None:
-        run, position = request.run, request.position
-        if request.is_ended or not run.is_open(position):
+        collected, position = request.collected, request.position
+        batch = collected.batch
+        if request.is_ended or not batch.is_open(position):
             raise InvalidArgumentError(ALREADY_ANSWERED)
-        if run.is_decoupled:
+        if batch.is_decoupled:
             # Nothing of the request, which may be another one's before a slow client gets this.
-            states = None
             if response is not None and response.error is None:
-                states, request.states = request.states, None
-            make = functools.partial(make_item, run, position, response, states, is_final)
-            run.send(position, make, is_final=is_final, response=response)
+                response.states, request.states = request.states or {}, None
+            batch.send(position, response, is_final=is_final)
             return
         if response is not None:
             request.answer_count += 1
             request.answer = response
         if not is_final:
             return  # clients get it together with the end
-        if run.is_collecting and threading.get_ident() == run.thread:
+        if collected.is_collecting and threading.get_ident() == collected.thread:
             request.is_ended = True  # this thread sends it when the backend's function returns
             return
-        with run.lock:
+        with collected.lock:
             request.is_ended = True
-            is_sent_here = not run.is_collecting
+            is_sent_here = not collected.is_collecting
         if is_sent_here:
-            run.send(position, functools.partial(make_single_item, request), is_final=True)
+            batch.respond(position, functools.partial(make_single_item, request))
 
     @export("TRITONBACKEND_ResponseOutput")
     def _add_output(
@@ -247,12 +250,12 @@ class BackendResponses:
         output, request = self._outputs.get(handle)
         if output.place is not None:
             raise AlreadyExistsError(f"allocated buffer for output '{output.name}' already exists")
-        run = request.run
-        lane = self._lane(request, output, size) if run.is_collecting else None
+        collected = request.collected
+        lane = self._lane(request, output, size) if collected.is_collecting else None
         if lane is None:
-            address = output.allocate(run.outbox, size)
+            address = output.allocate(collected.outbox, size)
         else:
-            address = output.allocate_in(lane, run.row_starts[request.position], size)
+            address = output.allocate_in(lane, collected.row_starts[request.position], size)
             lane.filled.add(request.position)
         put_word(buffer, address)
         put_half_word(memory_type, _CPU)
@@ -260,17 +263,25 @@ class BackendResponses:
 
     def _lane(self, request: BackendRequest, output: BackendOutput, size: int) -> OutputLane | None:
         """Returns where an output of the batch is, if this one fits there."""
-        run = request.run
-        rows = run.execute.rows[request.position] if len(run.row_starts) > 1 else run.row_count
-        lane = run.lanes.get(output.name)
+        collected = request.collected
+        rows = (
+            collected.execute.rows[request.position]
+            if len(collected.row_starts) > 1
+            else collected.row_count
+        )
+        lane = collected.lanes.get(output.name)
         if lane is None:
-            if not rows or not 0 < size <= DEFAULT_LIMIT_BYTES // run.row_count or size % rows:
+            if (
+                not rows
+                or not 0 < size <= DEFAULT_LIMIT_BYTES // collected.row_count
+                or size % rows
+            ):
                 return None
             if rows > 1 and output.shape[:1] != (rows,):
                 return None
             row_bytes = size // rows
-            place = OutputMemory(run.outbox, row_bytes * run.row_count)
-            lane = run.lanes[output.name] = OutputLane(place, row_bytes)
+            place = OutputMemory(collected.outbox, row_bytes * collected.row_count)
+            lane = collected.lanes[output.name] = OutputLane(place, row_bytes)
         fits = size == rows * lane.row_bytes and request.position not in lane.filled
         return lane if fits else None
 
@@ -312,7 +323,7 @@ class BackendResponses:
     def _is_cancelled(self, factory: int, out: int) -> None:
         request = self._factories.get(factory)
         self._threads.pin()
-        put_bool(out, request.run.is_cancelled(request.position))
+        put_bool(out, request.collected.batch.is_cancelled(request.position))
 
     # States of sequences, which are sent with the next response
 
@@ -334,7 +345,7 @@ class BackendResponses:
         self, handle: int, buffer: int, size: int, memory_type: int, memory_id: int
     ) -> None:
         state, request = self._states.get(handle)
-        put_word(buffer, state.allocate(request.run.outbox, size))
+        put_word(buffer, state.allocate(request.collected.outbox, size))
         put_half_word(memory_type, _CPU)
         put_word(memory_id, 0)
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one instance of a compiled backend in its own process, from loading to its end.
+"""One instance of a compiled backend in its own process: see `Backend`.
 
-`Host` loads the library and calls its entry points, `NativeWorker` talks to the server. The main
-thread both reads the channel and calls the backend.
+`Host` loads the library and calls its entry points, `NativeBackend` makes a backend of it.
 """
 
 from __future__ import annotations
@@ -14,20 +13,26 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from pytriton.base.errors import ErrorCode, InvalidArgumentError, NotFoundError, ServerError
+from pytriton.base.errors import (
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    ServerError,
+)
 from pytriton.runtime.native_backend import caller_requests, caller_responses
 from pytriton.runtime.native_backend.api_table import ENTRY_POINTS, FUNCTIONS, prototype
 from pytriton.runtime.native_backend.callbacks import Callbacks, exported
 from pytriton.runtime.native_backend.caller_responses import Allocators
 from pytriton.runtime.native_backend.calls import CalledModels, Calls
 from pytriton.runtime.native_backend.compiled_code import CompiledCodeError, NoCompilerError
-from pytriton.runtime.native_backend.execution import NativeExecution, NativeRuns
+from pytriton.runtime.native_backend.execution import NativeExecution
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.machine_code import ProcessAddresses, machine_code
 from pytriton.runtime.native_backend.metrics import MetricFunctions
 from pytriton.runtime.native_backend.models import BackendStatistics, Logs, MemoryManager, Models
+from pytriton.runtime.native_backend.outputs import BackendReplies, describe
 from pytriton.runtime.native_backend.plain_batches import PlainBatches
 from pytriton.runtime.native_backend.requests import BackendRequests, RequestFunctions
 from pytriton.runtime.native_backend.responses import BackendResponses, TensorQuestions
@@ -55,25 +60,16 @@ from pytriton.runtime.python_backend.output import (
     return_standard_error,
 )
 from pytriton.runtime.python_backend.runtime import WorkerRuntime
-from pytriton.runtime.python_backend.worker import CoroutineThread, ReadyCheck
-from pytriton.runtime.transport.frames import (
-    Cancel,
-    CheckReady,
-    Credit,
-    Execute,
-    Finalize,
-    Initialize,
-    Initialized,
-    LogChange,
-    ReadyReport,
-)
+from pytriton.runtime.transport.frames import Finalize, Initialize, Initialized, LogChange
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from pytriton.runtime.python_backend.connection import ServerConnection
-    from pytriton.runtime.python_backend.mailbox import Waiter
+    from pytriton.runtime.backend.batch import WorkerBatch
+    from pytriton.runtime.backend.connection import ServerConnection
+    from pytriton.runtime.backend.flow_control import OpenBatches
+    from pytriton.runtime.backend.mailbox import Waiter
     from pytriton.runtime.transport.channel import Received
 
 _SONAME = "libtritonserver.so"
@@ -286,138 +282,88 @@ def _state_names(config: dict[str, Any]) -> list[str]:
     return [each["output_name"] for each in states]
 
 
-class NativeWorker:
-    """Runs a compiled backend over a connection until the server ends it."""
+class NativeBackend:
+    """Runs a compiled backend. The process ends with it: threads of the backend may be left."""
 
-    def __init__(self, connection: ServerConnection, fork_socket: socket.socket | None) -> None:
+    def __init__(
+        self, connection: ServerConnection, fork_socket: socket.socket | None, frame: Initialize
+    ) -> None:
         self._connection = connection
-        self._fork_socket = fork_socket
-
-    def run(self, frame: Initialize) -> NoReturn:
-        """Run the model. The process ends with it, because threads of the backend may be left.
-
-        Raises:
-            EOFError: The server has ended, or ConnectionError.
-        """
-        self._runtime = self._make_runtime(frame)
-        if frame.log.is_kept and self._fork_socket is not None:
-            return_standard_error(self._fork_socket, frame.arguments.get("model_name", ""))
-        with_instance = not frame.completes_config
-        try:
-            report = self._initialize(frame)
-        except ServerError as error:
-            report = Initialized(error=error.message, error_code=int(error.code))
-        except Exception as error:  # noqa: BLE001  a fault of ours, or a broken configuration
-            text = f"{type(error).__name__}: {error}"
-            report = Initialized(error=text, error_code=int(ErrorCode.INTERNAL))
-        self._connection.outbox.send(lambda _: report)
-        if report.is_failure:
-            self._end()
-        if with_instance:
-            self._runtime.can_infer = True
-            self._serve()
-        self._finalize(with_instance=with_instance)
-
-    def _make_runtime(self, frame: Initialize) -> WorkerRuntime:
+        self._finalize: Callable[[], None] | None = None  # once there is something to finalize
         arguments = frame.arguments
         repository = arguments.get("model_repository", "")
-        runtime = WorkerRuntime(
-            self._connection,
-            self._fork_socket,
+        self.runtime = WorkerRuntime(
+            connection,
+            fork_socket,
             instance_name=arguments.get("model_instance_name") or arguments["model_name"],
             arguments=arguments,
             model_directory=str(Path(repository, arguments.get("model_version", "1"))),
             switches=frame.log,
         )
-        set_runtime(runtime)
-        self._connection.handlers[LogChange] = self._on_log_change
-        return runtime
+        set_runtime(self.runtime)
+        connection.handlers[LogChange] = self._on_log_change
+        if frame.log.is_kept and fork_socket is not None:
+            return_standard_error(fork_socket, arguments.get("model_name", ""))
 
-    def _on_log_change(self, received: Received) -> None:
-        self._runtime.on_log_change(received)
-        self._host.logs.update()
+    def complete_config(self, frame: Initialize) -> str:
+        """See `Backend`."""
+        models = self._start(frame, with_instance=False).models
+        return json.dumps(models.config) if models.changed_config else ""
 
-    def _initialize(self, frame: Initialize) -> Initialized:
-        find_files(frame)
-        self._host = host = Host(frame, self._runtime)
-        host.load()
-        connection = self._connection
-        runs = NativeRuns(
-            connection.outbox,
-            connection.loop_reader,
-            is_decoupled=frame.is_decoupled,
-            is_batching=frame.is_batching,
-        )
-        connection.handlers[Cancel] = runs.on_cancel
-        connection.handlers[Credit] = runs.on_credit
-        connection.handlers[Finalize] = functools.partial(self._on_finalize, runs)
-        self._prepare_ready_check()
+    def load(self, frame: Initialize, batches: OpenBatches) -> Initialized:
+        """See `Backend`."""
+        batches.replies, batches.describe = BackendReplies(), describe
+        self._batches = batches
+        self._connection.handlers[Finalize] = self._on_finalize
+        host = self._start(frame, with_instance=True)
         self._execution = NativeExecution(
-            host.execute,
-            runs,
-            host.requests,
-            host.responses,
-            host.errors,
-            host.statistics,
-            host.plain,
+            host.execute, host.requests, host.responses, host.errors, host.statistics, host.plain
         )
-        host.initialize(with_instance=not frame.completes_config)
-        if frame.completes_config:
-            models = host.models
-            return Initialized(config=json.dumps(models.config) if models.changed_config else "")
         return Initialized(has_ready_check=host.has_ready_check)
 
-    def _on_finalize(self, runs: NativeRuns, received: Received) -> Waiter:
-        # A backend may wait for its threads at its end, and they may wait for clients.
-        runs.cancel_all()
-        return self._connection.mailbox.jobs.put(received)
+    def run(self, batch: WorkerBatch) -> None:
+        """See `Backend`."""
+        self._execution.run(batch)
 
-    def _serve(self) -> None:
-        while True:
-            received = self._connection.next_job()
-            frame = received.frame
-            if not isinstance(frame, Execute):
-                return
-            self._runtime.set_batch(frame.batch, frame.ids or None)
-            try:
-                self._execution.run(received)
-            finally:
-                self._runtime.set_batch(0)
-            # Free memory that the backend does not keep now, before this thread waits again.
-            del received
+    def is_ready(self) -> bool:
+        """See `Backend`."""
+        try:
+            return self._host.check_ready()
+        except ServerError as error:
+            text = f"{self.runtime.label} is not ready: {error}"
+            self.runtime.log("ERROR", text, __file__, 0)
+            return False
 
-    def _prepare_ready_check(self) -> None:
-        handlers = self._connection.handlers
-        if not self._host.has_ready_check:
-            handlers[CheckReady] = self._report_ready
-            return
-        coroutines = CoroutineThread(lambda _: None)  # a C function never returns one to run
-        check = ReadyCheck(
-            self._host.check_ready, self._connection, coroutines, self._log_not_ready
-        )
-        handlers[CheckReady] = check.on_check
-        check.start()
-
-    def _report_ready(self, received: Received) -> None:
-        frame = received.frame
-        assert isinstance(frame, CheckReady)
-        self._connection.outbox.post(ReadyReport(frame.call, True))
-
-    def _log_not_ready(self, error: BaseException) -> None:
-        text = f"{self._runtime.label} is not ready: {error}"
-        self._runtime.log("ERROR", text, __file__, 0)
-
-    def _finalize(self, *, with_instance: bool) -> NoReturn:
-        self._runtime.can_infer = False
-        self._host.finalize(with_instance=with_instance)
-        self._connection.outbox.flush()
-        self._end()
-
-    def _end(self) -> NoReturn:
+    def close(self) -> None:
         """End the process without the interpreter's end, during which no thread may call it."""
+        if self._finalize is not None:
+            self._finalize()
+            self._connection.outbox.flush()
         end_printed_lines()
         end_output()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         ctypes.CDLL(None).fflush(None)  # output of the backend
         os._exit(0)
+
+    def _start(self, frame: Initialize, *, with_instance: bool) -> Host:
+        try:
+            find_files(frame)
+            self._host = host = Host(frame, self.runtime)
+            host.load()
+            host.initialize(with_instance=with_instance)
+        except ServerError:
+            raise
+        except Exception as error:  # a fault of ours, or a broken configuration
+            raise InternalError(f"{type(error).__name__}: {error}") from error
+        self._finalize = functools.partial(host.finalize, with_instance=with_instance)
+        return host
+
+    def _on_log_change(self, received: Received) -> None:
+        self.runtime.on_log_change(received)
+        self._host.logs.update()
+
+    def _on_finalize(self, received: Received) -> Waiter:
+        # A backend may wait for its threads at its end, and they may wait for clients.
+        self._batches.cancel_all()
+        return self._connection.mailbox.jobs.put(received)

@@ -13,6 +13,7 @@ import numpy as np
 from pytriton.base.dtypes import BF16, BYTES, array_to_bytes_elements, encode_bytes
 from pytriton.base.errors import ErrorCode, InternalError, ServerError, sendable_text
 from pytriton.base.failure_records import FailureOrigin, origin_of
+from pytriton.runtime.backend.failure_text import RuleError, describe
 from pytriton.runtime.cuda.device_array import DeviceArray, write_to_host
 from pytriton.runtime.cuda.regions import PlacedArray
 from pytriton.runtime.pb_utils.failures import TritonModelException
@@ -20,18 +21,18 @@ from pytriton.runtime.pb_utils.request import RELEASE_RESCHEDULE
 from pytriton.runtime.pb_utils.response import InferenceResponse
 from pytriton.runtime.pb_utils.tensor import DeviceTensor, Tensor
 from pytriton.runtime.python_backend.device_tensors import exports_of
-from pytriton.runtime.python_backend.failure_text import RuleError, describe
 from pytriton.runtime.transport.arena import find_unshared_remote_block
-from pytriton.runtime.transport.frames import BatchResult, ResponseItem
+from pytriton.runtime.transport.frames import BatchResult, ResponseItem, ResponsesFrame
 from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.runtime.transport.response_rows import SMALL_RESPONSE_BYTES, pack_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
 
+    from pytriton.runtime.backend.batch import WorkerBatch
     from pytriton.runtime.pb_utils.request import InferenceRequest
     from pytriton.runtime.transport.channel import Payload
     from pytriton.runtime.transport.response_rows import Structure
@@ -140,16 +141,6 @@ def failure_of(instance_name: str, error: BaseException) -> tuple[str, int, Fail
     if isinstance(error, RuleError):  # it has no place in the user's code
         return text, int(ErrorCode.INTERNAL), origin_of(InternalError(text))
     return text, int(ErrorCode.INTERNAL), origin_of(error)
-
-
-def send_or_shorten(send: Callable[[BaseException], None], error: BaseException) -> None:
-    """Send an error; a short one in its place if there is no memory for a long text."""
-    try:
-        send(error)
-    except OSError:
-        raise
-    except Exception as failure:  # noqa: BLE001  see above
-        send(RuleError(f"{type(failure).__name__}: {failure}"))
 
 
 def check_decoupled_return(result: Any, instance_name: str) -> None:
@@ -316,6 +307,25 @@ def copied(response: InferenceResponse, names: Collection[str]) -> tuple[Inferen
             tensors.append(Tensor.from_array(tensor.name(), array.copy()))
     copy = InferenceResponse.received(tensors, response.failure, response.parameter_values)
     return copy, size
+
+
+def make_responses(
+    batch: WorkerBatch,
+    times_ns: tuple[int, int],
+    answered: Sequence[tuple[int, InferenceResponse | None]],
+    returned_batch: int,
+    payload: Payload,
+) -> ResponsesFrame:
+    """Returns the frame; a response of None means that the request is to be executed again."""
+    number = batch.execute.batch
+    has_shared = bool(batch.execute.device_wishes)
+    items = [
+        make_item(payload, number, position, response, batch.names(position), has_shared=has_shared)
+        if response is not None
+        else ResponseItem(number, position, is_rescheduled=True)
+        for position, response in answered
+    ]
+    return ResponsesFrame(*times_ns, items, returned_batch=returned_batch)
 
 
 def make_item(

@@ -20,31 +20,32 @@ import numpy as np
 from pytriton.base.device_values import is_on_gpu
 from pytriton.base.dtypes import BY_CONFIG_NAME, BYTES, DataType, from_numpy
 from pytriton.base.errors import InvalidArgumentError, ServerError, sendable_text
+from pytriton.runtime.backend.batch import cut
+from pytriton.runtime.backend.failure_text import RuleError
 from pytriton.runtime.cuda.device_array import DeviceArray, gather, write_to_host
 from pytriton.runtime.pb_utils.batch import Batch
 from pytriton.runtime.pb_utils.gpu_arrays import GpuArray, import_array
 from pytriton.runtime.pb_utils.response import InferenceResponse, TritonError
 from pytriton.runtime.pb_utils.tensor import DeviceTensor, Tensor
 from pytriton.runtime.python_backend import answers
-from pytriton.runtime.python_backend.failure_text import RuleError
-from pytriton.runtime.transport.arena import block_bytes
+from pytriton.runtime.python_backend.replies import place
 from pytriton.runtime.transport.frames import (
-    BatchFailure,
     BatchResult,
     Execute,
     ResponseItem,
     ResponsesFrame,
 )
-from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES, add_array
+from pytriton.runtime.transport.payload import add_array
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from pytriton.runtime.python_backend.batch_run import BatchRegistry
+    from pytriton.runtime.backend.batch import WorkerBatch
+    from pytriton.runtime.python_backend.device_tensors import DeviceTensors
     from pytriton.runtime.python_backend.runtime import WorkerRuntime
-    from pytriton.runtime.transport.channel import Payload, Received
+    from pytriton.runtime.transport.channel import Payload
     from pytriton.runtime.transport.refs import TensorRef
 
 FUNCTION = "execute_batch"
@@ -104,7 +105,7 @@ def checked_outputs(
     """
     if len(batch.failures) == len(batch.rows):
         return {}
-    if not isinstance(result, Mapping):
+    if type(result) is not dict and not isinstance(result, Mapping):
         raise RuleError(f"Expected a dict of arrays from {FUNCTION}, found type '{type(result)}'.")
     row_count = sum(batch.rows) if is_batching else None
     outputs: dict[str, Any] = {}
@@ -176,17 +177,11 @@ def datatype_of(output: Any) -> DataType:
     return kind
 
 
-def parts_of(output: Any, rows: Sequence[int], *, is_batching: bool) -> Iterator[NDArray[Any]]:
-    """Yields each request's part of an output."""
+def parts_of(output: Any, rows: Sequence[int], *, is_batching: bool) -> Sequence[NDArray[Any]]:
+    """Returns each request's part of an output."""
     if isinstance(output, list):
-        yield from output
-    elif not is_batching:
-        yield output
-    else:
-        at = 0
-        for count in rows:
-            yield output[at : at + count]
-            at += count
+        return output
+    return cut(output, rows) if is_batching else [output]
 
 
 def _imported(value: Any) -> Any:
@@ -216,61 +211,48 @@ class BatchExecution:
     def __init__(
         self,
         model: Any,
-        runs: BatchRegistry,
         runtime: WorkerRuntime,
+        device: DeviceTensors,
         declared: Mapping[str, DataType | None],
     ) -> None:
         self._execute_batch = model.execute_batch
-        self._output_names = runs.output_names
-        self._is_batching = runs.is_batching
-        self._outbox = runs.outbox
         self._runtime = runtime
         self._declared = declared
-        self._device = runs.device
+        self._device = device
         # The model takes inputs, and returns outputs, in GPU memory; most do not.
-        self.takes_gpu = bool(getattr(model, "takes_gpu_arrays", False))
+        self.takes_device_memory = bool(getattr(model, "takes_gpu_arrays", False))
+        device.keeps_on_device = self.takes_device_memory
 
-    def run(self, received: Received) -> None:
-        """Call the backend with a batch; the batch is answered whatever the backend does.
-
-        Raises:
-            ConnectionError: The connection to the server has ended.
-        """
-        execute = received.frame
-        assert isinstance(execute, Execute)
-        started_ns = time.monotonic_ns()
-        self._runtime.set_batch(execute.batch, execute.ids or None)
+    def run(self, batch: WorkerBatch) -> None:
+        """Call the backend with a batch; see `Backend`."""
         try:
-            self._run(received, execute, started_ns)
+            whole = self._make_batch(batch)
+            outputs = self._execute_batch(whole)
+            times_ns = (batch.started_ns, time.monotonic_ns())
+            if self.takes_device_memory and isinstance(outputs, Mapping):
+                outputs = {name: _imported(value) for name, value in outputs.items()}
+            # In a new dict: if the backend keeps its own, its arrays are copied.
+            outputs = checked_outputs(
+                outputs, whole, self._declared, is_batching=batch.batches.is_batching
+            )
+            whole.inputs = {}  # an output may be an input's array; if it is alone, it is not copied
+            if self.takes_device_memory:
+                if batch.execute.devices or batch.execute.device_wishes:
+                    self._send_placed(batch, whole, outputs, times_ns)
+                    return
+                outputs = {name: self._on_host(batch, value) for name, value in outputs.items()}
+            is_whole = not whole.failures and list not in map(type, outputs.values())
+            make = _make_result if is_whole else _make_responses
+            batch.answer(functools.partial(make, batch, whole, outputs, times_ns))
         except ConnectionError:
             raise
         except BaseException as error:  # noqa: BLE001  all that a model raises is sent as an error
-            self._fail(execute, started_ns, error)
-        finally:
-            self._runtime.set_batch(0)
+            if not isinstance(error, ServerError):  # that was meant for the clients
+                self._runtime.log_failure(error)
+            batch.fail(error)
 
-    def _run(self, received: Received, execute: Execute, started_ns: int) -> None:
-        batch = self._make_batch(received, execute)
-        outputs = self._execute_batch(batch)
-        finished_ns = time.monotonic_ns()
-        if self.takes_gpu and isinstance(outputs, Mapping):
-            outputs = {name: _imported(value) for name, value in outputs.items()}
-        # In a new dict: if the backend keeps its own, its arrays are copied.
-        outputs = checked_outputs(outputs, batch, self._declared, is_batching=self._is_batching)
-        batch.inputs = {}  # an output may be an input's array, which is not copied if it is alone
-        times_ns = (started_ns, finished_ns)
-        if self.takes_gpu:
-            if execute.devices or execute.device_wishes:
-                self._send_placed(execute, batch, outputs, times_ns)
-                return
-            outputs = {name: self._on_host(value) for name, value in outputs.items()}
-        if batch.failures or any(isinstance(each, list) for each in outputs.values()):
-            make = functools.partial(self._make_responses, execute, batch, outputs, times_ns)
-            self._outbox.send(make)
-        else:
-            self._outbox.send(functools.partial(self._make_result, execute, outputs, times_ns))
-
-    def _make_batch(self, received: Received, execute: Execute) -> Batch:
+    def _make_batch(self, batch: WorkerBatch) -> Batch:
+        execute, received = batch.execute, batch.received
         refs = execute.inputs
         on_device = execute.devices[0].inputs if execute.devices else ()
         try:
@@ -286,11 +268,11 @@ class BatchExecution:
         return Batch(
             inputs,
             execute.rows,
-            wanted_by_any(execute, self._output_names),
+            wanted_by_any(execute, batch.batches.output_names),
             shapes={ref.name: ref.shapes for ref in refs if ref.shapes},
             ids=execute.ids,
             parameters=execute.parameters,
-            allocate=self._allocate,
+            allocate=batch.allocate,
         )
 
     def _joined(self, ref: TensorRef, execute: Execute) -> Any:
@@ -304,13 +286,13 @@ class BatchExecution:
                 array.shape = (math.prod(array.shape),)
         return GpuArray.over(gather(arrays, arrays[0].device))
 
-    def _on_host(self, value: Any) -> Any:
+    def _on_host(self, batch: WorkerBatch, value: Any) -> Any:
         """Returns an output on the host, a large one where the server reads it."""
         if isinstance(value, list):
-            return [self._on_host(each) for each in value]
+            return [self._on_host(batch, each) for each in value]
         if not isinstance(value, DeviceArray):
             return value
-        memory = self._allocate(value.nbytes)
+        memory = batch.allocate(value.nbytes)
         if memory is None:
             return value.copy()
         memory = memory[: value.nbytes]
@@ -318,118 +300,83 @@ class BatchExecution:
         return memory.view(value.dtype).reshape(value.shape)
 
     def _send_placed(
-        self, execute: Execute, batch: Batch, outputs: dict[str, Any], times_ns: tuple[int, int]
+        self,
+        batch: WorkerBatch,
+        whole: Batch,
+        outputs: dict[str, Any],
+        times_ns: tuple[int, int],
     ) -> None:
         """Send a response for each request, whose outputs may stay in GPU memory."""
         responses: list[InferenceResponse] = []
         try:
-            self._add_placed(execute, batch, outputs, responses)
-            self._outbox.send(functools.partial(self._make_placed, execute, responses, times_ns))
+            self._add_placed(batch, whole, outputs, responses)
+            answered = list(enumerate(responses))
+            number = batch.execute.batch
+            batch.answer(
+                functools.partial(answers.make_responses, batch, times_ns, answered, number)
+            )
         except BaseException:
             self._device.take_back_responses(responses)
             raise
 
     def _add_placed(
         self,
-        execute: Execute,
-        batch: Batch,
+        batch: WorkerBatch,
+        whole: Batch,
         outputs: dict[str, Any],
         responses: list[InferenceResponse],
     ) -> None:
         """Add a response for each request, with outputs in GPU memory that belong there."""
+        rows, is_batching = batch.execute.rows, batch.batches.is_batching
         parts = {
-            name: list(parts_of(output, execute.rows, is_batching=self._is_batching))
+            name: parts_of(output, rows, is_batching=is_batching)
             for name, output in outputs.items()
         }
-        for position in range(len(execute.rows)):
-            if position in batch.failures:
-                text, code = batch.failures[position]
+        for position in range(len(rows)):
+            if position in whole.failures:
+                text, code = whole.failures[position]
                 failure = TritonError(text, code)
                 responses.append(InferenceResponse.received([], failure, None))
                 continue
             tensors = [_tensor(name, each[position]) for name, each in parts.items()]
             response = InferenceResponse.received(tensors, None, None)
-            names = execute.outputs.get(position, self._output_names)
-            if position in execute.devices:
-                response = self._device.place(response, names, execute.devices[position])
-            if position in execute.device_wishes:
-                wish = execute.device_wishes[position]
-                response = self._device.share_outputs(response, names, wish)
-            responses.append(response)
+            responses.append(place(batch, position, response, self._device))
 
-    def _make_placed(
-        self,
-        execute: Execute,
-        responses: Sequence[InferenceResponse],
-        times_ns: tuple[int, int],
-        payload: Payload,
-    ) -> ResponsesFrame:
-        items = [
-            answers.make_item(
-                payload,
-                execute.batch,
-                position,
-                response,
-                execute.outputs.get(position, self._output_names),
-                has_shared=bool(execute.device_wishes),
-            )
-            for position, response in enumerate(responses)
-        ]
-        return ResponsesFrame(*times_ns, items, returned_batch=execute.batch)
 
-    def _allocate(self, size: int) -> NDArray[np.uint8] | None:
-        if size <= INLINE_TENSOR_BYTES:
-            return None  # it will be inside the message
-        block = self._outbox.allocate(size)
-        return None if block is None else block_bytes(block)
+def _make_result(
+    batch: WorkerBatch,
+    whole: Batch,
+    outputs: dict[str, Any],
+    times_ns: tuple[int, int],
+    payload: Payload,
+) -> BatchResult:
+    execute = batch.execute
+    assert not whole.failures, "each request has an answer of its own then"
+    rows = execute.rows if batch.batches.is_batching else None
+    refs = [add_array(payload, outputs, name, datatype_of(outputs[name]), rows) for name in outputs]
+    return BatchResult(execute.batch, *times_ns, refs)
 
-    def _make_result(
-        self,
-        execute: Execute,
-        outputs: dict[str, Any],
-        times_ns: tuple[int, int],
-        payload: Payload,
-    ) -> BatchResult:
-        rows = execute.rows if self._is_batching else None
-        refs = [
-            add_array(payload, outputs, name, datatype_of(outputs[name]), rows) for name in outputs
-        ]
-        return BatchResult(execute.batch, *times_ns, refs)
 
-    def _make_responses(
-        self,
-        execute: Execute,
-        batch: Batch,
-        outputs: dict[str, Any],
-        times_ns: tuple[int, int],
-        payload: Payload,
-    ) -> ResponsesFrame:
-        """Returns a response for each request, for those that have nothing in common."""
-        items = [ResponseItem(execute.batch, position, []) for position in range(len(execute.rows))]
-        for name, output in outputs.items():
-            dtype = datatype_of(output)
-            parts = parts_of(output, execute.rows, is_batching=self._is_batching)
-            for position, part in enumerate(parts):
-                wanted = execute.outputs.get(position, self._output_names)
-                refs = items[position].outputs
-                if refs is not None and name in wanted and position not in batch.failures:
-                    refs.append(add_array(payload, {name: part}, name, dtype))
-        for position, (text, code) in batch.failures.items():
-            items[position] = ResponseItem(
-                execute.batch, position, error=sendable_text(text), error_code=int(code)
-            )
-        return ResponsesFrame(*times_ns, items, returned_batch=execute.batch)
-
-    def _fail(self, execute: Execute, started_ns: int, error: BaseException) -> None:
-        """Fail the whole batch; a `ServerError` was meant for the clients, and is not logged."""
-        if not isinstance(error, ServerError):
-            self._runtime.log_failure(error)
-        times_ns = (started_ns, time.monotonic_ns())
-        name = self._runtime.instance_name
-        _, code, origin = answers.failure_of(name, error)
-
-        def send(reason: BaseException) -> None:
-            text, _, _ = answers.failure_of(name, reason)
-            self._outbox.send(lambda _: BatchFailure(execute.batch, *times_ns, text, code, origin))
-
-        answers.send_or_shorten(send, error)
+def _make_responses(
+    batch: WorkerBatch,
+    whole: Batch,
+    outputs: dict[str, Any],
+    times_ns: tuple[int, int],
+    payload: Payload,
+) -> ResponsesFrame:
+    """Returns a response for each request, for those that have nothing in common."""
+    number = batch.execute.batch
+    items = [ResponseItem(number, position, []) for position in range(len(batch.execute.rows))]
+    for name, output in outputs.items():
+        dtype = datatype_of(output)
+        parts = parts_of(output, batch.execute.rows, is_batching=batch.batches.is_batching)
+        for position, part in enumerate(parts):
+            refs = items[position].outputs
+            is_wanted = name in batch.names(position) and position not in whole.failures
+            if refs is not None and is_wanted:
+                refs.append(add_array(payload, {name: part}, name, dtype))
+    for position, (text, code) in whole.failures.items():
+        items[position] = ResponseItem(
+            number, position, error=sendable_text(text), error_code=int(code)
+        )
+    return ResponsesFrame(*times_ns, items, returned_batch=number)

@@ -19,6 +19,7 @@ from pytriton.base.device_copies import CopyReason
 from pytriton.base.dtypes import BY_NUMBER, BYTES, array_to_bytes_elements, encode_bytes
 from pytriton.base.errors import InternalError, ServerError
 from pytriton.base.messages import DeviceExport
+from pytriton.runtime.backend.mailbox import Waiter
 from pytriton.runtime.cuda import driver as cuda_driver
 from pytriton.runtime.cuda.device_array import (
     DeviceArray,
@@ -32,7 +33,6 @@ from pytriton.runtime.cuda.exports import Exports, NotShareableError
 from pytriton.runtime.cuda.regions import OpenRegions, PlacedArray
 from pytriton.runtime.pb_utils.response import InferenceResponse
 from pytriton.runtime.pb_utils.tensor import DeviceTensor, Tensor
-from pytriton.runtime.python_backend.mailbox import Waiter
 from pytriton.runtime.transport.arena import block_bytes
 from pytriton.runtime.transport.frames import DeviceNotes, DropRegions, ReleaseExports
 from pytriton.runtime.transport.memory import observers

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import InternalError
 from pytriton.base.package import IMPORT_FOLDER, PACKAGE_FOLDER
-from pytriton.runtime.python_backend.failure_text import RuleError
+from pytriton.runtime.backend.failure_text import RuleError
 from pytriton.runtime.transport.frames import PACKAGE_FILE, Initialize
 
 if TYPE_CHECKING:

@@ -23,14 +23,14 @@ from pytriton.base.log_switches import JSON_FORMAT, LogSwitches
 from pytriton.base.messages import DeviceWish
 from pytriton.base.request_ids import current_request_ids, set_request_ids
 from pytriton.base.user_frames import short_traceback
+from pytriton.runtime.backend.connection import ServerConnection
+from pytriton.runtime.backend.failure_text import RuleError, describe_fully, raised_at
+from pytriton.runtime.backend.mailbox import MessageInbox, Waiter
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.response import InferenceResponse, TritonError
 from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.runtime.python_backend.answers import add_tensor
-from pytriton.runtime.python_backend.connection import ServerConnection
 from pytriton.runtime.python_backend.device_tensors import exports_of
-from pytriton.runtime.python_backend.failure_text import RuleError
-from pytriton.runtime.python_backend.mailbox import MessageInbox, Waiter
 from pytriton.runtime.python_backend.output import LabelledStream
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
 from pytriton.runtime.transport.frames import (
@@ -486,6 +486,12 @@ class WorkerRuntime:
     def log_failure(self, error: BaseException) -> None:
         """Write to the log that a batch failed, or count it if that is known."""
         self.failures.add(self.label, error)
+
+    def log_raised(self, error: BaseException, what: str, default_file: str = "") -> None:
+        """See `Environment`."""
+        file, line = raised_at(error)
+        text = f"{self.label} {what}: {describe_fully(error)}"
+        self.log("ERROR", text, file or default_file, line)
 
     def _write_failure(self, failure: Failure) -> None:
         text, error = failure.text, failure.error

@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytriton.base.errors import (
-    ErrorCode,
-    InvalidArgumentError,
-    NotFoundError,
-    ServerError,
-    sendable_text,
-)
+from pytriton.base.errors import InvalidArgumentError, NotFoundError
 from pytriton.base.log_switches import JSON_FORMAT
 from pytriton.decorators.context import TritonContext
 from pytriton.exceptions import PyTritonError
@@ -36,9 +30,9 @@ from pytriton.models.references import (
     parse_reference,
     resolve,
 )
-from pytriton.runtime.functions.host import InstanceHost
-from pytriton.runtime.python_backend.connection import GroupMember
-from pytriton.runtime.python_backend.failure_text import describe, describe_fully, raised_at
+from pytriton.runtime.backend.connection import GroupMember
+from pytriton.runtime.backend.failure_text import describe_fully, raised_at
+from pytriton.runtime.backend.worker import Worker
 from pytriton.runtime.python_backend.output import LabelledStream, end_output, end_printed_lines
 from pytriton.runtime.transport.frames import (
     Finalize,
@@ -50,8 +44,10 @@ from pytriton.runtime.transport.frames import (
 
 if TYPE_CHECKING:
     from pytriton.base.log_switches import LogSwitches
+    from pytriton.runtime.backend.batch import WorkerBatch
+    from pytriton.runtime.backend.connection import ServerConnection
+    from pytriton.runtime.backend.flow_control import OpenBatches
     from pytriton.runtime.functions.bound_model import BoundModel
-    from pytriton.runtime.python_backend.connection import ServerConnection
     from pytriton.runtime.transport.channel import Received
     from pytriton.runtime.transport.frames import Frame, FunctionSource, FunctionTensor
 
@@ -194,40 +190,75 @@ def _check_tensors(
             )
 
 
-class FunctionWorker:
-    """Runs a bound function over a connection until the server ends it."""
+class FunctionWorker(Worker):
+    """Runs a bound function, whose host reads the channel: no other thread needs messages."""
+
+    def __init__(self, connection: ServerConnection) -> None:
+        self.backend = ImportedFunction(connection)
+        super().__init__(self.backend, self.backend, connection)
+
+    def _run_batches(self) -> None:
+        self.backend.run_batches()
+
+
+class ImportedFunction:
+    """The backend of a function that is imported; once that is loaded, its own backend works."""
+
+    can_infer = False
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
         self._channel = connection.outbox.channel
         self._is_finalized = False
+        self._work: Callable[[], object] | None = None  # of a process that gets no batches
 
-    def run(self, frame: Initialize) -> None:
-        """Run the model; returns after `Finalize`, or if it cannot be loaded.
+    def complete_config(self, frame: Initialize) -> str:
+        """See `Backend`: who has bound the function has said all."""
+        return ""
+
+    def load(self, frame: Initialize, batches: OpenBatches) -> Initialized:
+        """See `Backend`."""
+        self._use(frame.log)
+        self._label = f"The function of model '{frame.arguments['model_name']}'"
+        self._connection.handlers[LogChange] = self._on_log_change
+        try:
+            return self._load(frame, batches)
+        except PyTritonError as error:
+            raise InvalidArgumentError(error.message) from error
+
+    def _load(self, frame: Initialize, batches: OpenBatches) -> Initialized:
+        source, arguments = frame.function, frame.arguments
+        assert source is not None, "the server has chosen this worker for it"
+        member = GroupMember(arguments, self._connection)
+        if member.is_follower:
+            self._work = make_follower(source, member.size)
+            return Initialized()
+        name = arguments["model_name"]
+        model = load_function(source, name, int(arguments["model_version"]), member.size)
+        model.prepare(TritonContext())
+        call = model.only_call(arguments["model_instance_name"])
+        self._backend = backend = model.backend(call, self._end_unrecoverably)
+        return Initialized(concurrency=backend.concurrency)
+
+    def run(self, batch: WorkerBatch) -> None:
+        """See `Backend`."""
+        self._backend.run(batch)
+
+    def is_ready(self) -> bool:
+        """See `Backend`."""
+        return True
+
+    def close(self) -> None:
+        """See `Backend`."""
+
+    def run_batches(self) -> None:
+        """Run batches until the model is to be finalized.
 
         Raises:
             EOFError: The server has ended, or ConnectionError.
         """
-        self._use(frame.log)
-        member = GroupMember(frame.arguments, self._connection)
-        try:
-            work = self._begin_work(frame, member)
-            concurrency = work.concurrency if isinstance(work, InstanceHost) else 0
-            report = Initialized(concurrency=concurrency)
-        except BaseException as error:  # noqa: BLE001  all that code of users raises is reported
-            report = self._load_failure(frame, error)
-        self._connection.outbox.send(lambda _: report)
-        if report.is_failure:
-            return
-        if isinstance(work, InstanceHost):
-            self._run_batches(work)
-        else:
-            self._connection.handlers[LogChange] = self._on_log_change
-            threading.Thread(target=self._follow, args=(member, work), daemon=True).start()
-            member.wait_for_end()
-        member.leave()
-
-    def _run_batches(self, host: InstanceHost) -> None:
+        host = self._backend.host_class(self._backend, self._channel)
+        host.on_other = self._on_other
         try:
             host.run()
         except (EOFError, ConnectionError):
@@ -237,30 +268,19 @@ class FunctionWorker:
             raise EOFError
         self._channel.set_blocking(True)  # an event loop may have changed it
 
-    def _follow(self, member: GroupMember, work: Callable[[], object] | None) -> None:
+    def follow(self, member: GroupMember) -> None:
         """Do the work of a process that gets no batches, which the factory has returned."""
+        threading.Thread(target=self._follow, args=(member,), daemon=True).start()
+        member.wait_for_end()
+
+    def _follow(self, member: GroupMember) -> None:
         try:
-            if work is not None:
-                work()
+            if self._work is not None:
+                self._work()
         except BaseException as error:  # noqa: BLE001  the process ends
-            self._log_raised(error, f"The function of rank {member.rank} raised")
+            self._log(error, f"The function of rank {member.rank} raised")
             self._connection.outbox.flush()
             os._exit(_RANK_FAILED)  # which ends the group
-
-    def _begin_work(
-        self, frame: Initialize, member: GroupMember
-    ) -> InstanceHost | Callable[[], object] | None:
-        source, arguments = frame.function, frame.arguments
-        assert source is not None, "the server has chosen this worker for it"
-        if member.is_follower:
-            return make_follower(source, member.size)
-        name = arguments["model_name"]
-        model = load_function(source, name, int(arguments["model_version"]), member.size)
-        model.prepare(TritonContext())
-        call = model.only_call(arguments["model_instance_name"])
-        host = model.host_class(call.infer_func)(call, self._channel, self._end_unrecoverably)
-        host.on_other = self._on_other
-        return host
 
     def _on_other(self, frame: Frame) -> None:
         if isinstance(frame, LogChange):
@@ -275,18 +295,14 @@ class FunctionWorker:
     def _use(self, switches: LogSwitches) -> None:
         LabelledStream.is_json = switches.format == JSON_FORMAT
 
-    def _load_failure(self, frame: Initialize, error: BaseException) -> Initialized:
-        """Returns the report of a failed load; only an error that was not foreseen is logged."""
-        if isinstance(error, ServerError):
-            return Initialized(error=sendable_text(error.message), error_code=int(error.code))
-        if isinstance(error, PyTritonError):
-            text = sendable_text(error.message)
-            return Initialized(error=text, error_code=int(ErrorCode.INVALID_ARG))
-        name = frame.arguments["model_name"]
-        self._log_raised(error, f"The function of model '{name}' could not be loaded")
-        return Initialized(error=describe(error))
+    def set_batch(self, batch: int, ids: Mapping[int, str] | None = None) -> None:
+        """See `Environment`: the host says it."""
 
-    def _log_raised(self, error: BaseException, what: str) -> None:
+    def log_raised(self, error: BaseException, what: str, default_file: str = "") -> None:
+        """See `Environment`."""
+        self._log(error, f"{self._label} {what}")
+
+    def _log(self, error: BaseException, what: str) -> None:
         line = WorkerLogLine("ERROR", f"{what}: {describe_fully(error)}", *raised_at(error))
         self._connection.outbox.post(line)
 

@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING
 from pytriton.base.lazy_module import LazyModule
 from pytriton.base.package import command_of_worker
 from pytriton.base.request_ids import add_to_log_records
+from pytriton.runtime.backend.connection import ServerConnection
+from pytriton.runtime.backend.worker import Worker
 from pytriton.runtime.cuda import registration
-from pytriton.runtime.python_backend.connection import ServerConnection
+from pytriton.runtime.python_backend.model_backend import ModelBackend
 from pytriton.runtime.python_backend.output import (
     end_output,
     end_printed_lines,
     label_output,
     send_printed_lines,
 )
-from pytriton.runtime.python_backend.worker import ModelWorker
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import Initialize, Initialized, WorkerLogLine
 from pytriton.runtime.transport.memory_channel import MemoryChannel
@@ -142,7 +143,7 @@ def _run_model(
     if frame.log.is_kept and frame.function is None:  # functions elsewhere return all they print
         name = frame.arguments.get("model_name", "")
         send_printed_lines(name, functools.partial(_send_printed, connection))
-    _run_kind(frame, connection, fork_socket)
+    make_worker(frame, connection, fork_socket).run(frame)
     end_printed_lines()
 
 
@@ -168,15 +169,15 @@ def _send_printed(connection: ServerConnection, sent: SentLines) -> None:
         )
 
 
-def _run_kind(
+def make_worker(
     frame: Initialize, connection: ServerConnection, fork_socket: socket.socket | None
-) -> None:
+) -> Worker:
+    """Returns what runs a model of any kind."""
     if frame.function is not None:
-        function_worker.FunctionWorker(connection).run(frame)
-    elif frame.is_library:
-        native_worker.NativeWorker(connection, fork_socket).run(frame)
-    else:
-        ModelWorker(connection, fork_socket).run(frame)
+        return function_worker.FunctionWorker(connection)
+    make = native_worker.NativeBackend if frame.is_library else ModelBackend
+    backend = make(connection, fork_socket, frame)
+    return Worker(backend, backend.runtime, connection)
 
 
 def _ignore_signals() -> None:

@@ -7,14 +7,19 @@ import pytest
 
 from pytriton.base.dtypes import UINT8
 from pytriton.base.errors import ErrorCode
-from pytriton.runtime.functions.host import StreamBatch
+from pytriton.runtime.backend.flow_control import OpenBatches
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
 from pytriton.runtime.transport.frames import Execute, ResponseItem
+from pytriton.runtime.transport.payload import Received
 from pytriton.runtime.transport.refs import TensorRef
 
 
 def batch(requests=1):
-    return StreamBatch(Execute(7, [1] * requests, []))
+    batches = OpenBatches(None, None, [], is_decoupled=True, is_batching=True)
+    batches.describe = lambda batch, error: (str(error), ErrorCode.INTERNAL, None)
+    made = batches.begin(Received(Execute(7, [1] * requests, []), bytearray(), 0, {}))
+    made.open_windows()
+    return made
 
 
 def item(position=0, size=1):
@@ -93,7 +98,7 @@ def test_slowest_client_decides():
     stream.credit(0, 10)
     assert not stream.may_send
 
-    stream.cancel(1)
+    stream.give_up(1)
 
     assert stream.may_send
     assert not stream.is_abandoned
@@ -101,10 +106,11 @@ def test_slowest_client_decides():
 
 def test_cancelled_request_is_answered_once_and_gets_no_more():
     stream = batch(2)
-    answer = stream.cancel(1)
+    stream.cancel(1)
+    (answer,) = stream.give_up(1)
     assert (answer.position, answer.is_final, answer.error) == (1, True, "")
     assert answer.error_code == ErrorCode.CANCELLED
-    assert stream.cancel(1) is None
+    assert stream.give_up(1) == []
     stream.credit(1, 5)
 
     assert [each.position for each in stream.filter([item(0), item(1)])] == [0]
@@ -114,9 +120,10 @@ def test_cancelled_request_is_answered_once_and_gets_no_more():
 
 def test_end_is_said_to_every_open_request_once():
     stream = batch(3)
-    ends = stream.finish("broken", ErrorCode.INTERNAL)
+    ends = stream.finish(ValueError("broken"))
 
     assert [(each.position, each.is_final, each.error) for each in ends] == [
         (position, True, "broken") for position in range(3)
     ]
     assert stream.finish() == []
+    assert stream.batches.open == {}

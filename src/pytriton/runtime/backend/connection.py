@@ -11,14 +11,14 @@ import itertools
 import socket
 from typing import TYPE_CHECKING, Any
 
-from pytriton.runtime.pb_utils.failures import TritonModelException
-from pytriton.runtime.python_backend.mailbox import (
+from pytriton.runtime.backend.mailbox import (
     Handler,
     LoopReader,
     Mailbox,
     MessageInbox,
     Waiter,
 )
+from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import (
     Execute,
