@@ -18,7 +18,7 @@ from pytriton.runtime.native_backend.execution import NativeExecution
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.memory import content, text, word, words
 from pytriton.runtime.native_backend.models import BackendStatistics
-from pytriton.runtime.native_backend.outputs import BackendReplies, describe
+from pytriton.runtime.native_backend.outputs import NativeReplies, describe
 from pytriton.runtime.native_backend.plain_batches import PlainBatches
 from pytriton.runtime.native_backend.records import INPUT_WORDS, InputWord, RequestWord
 from pytriton.runtime.native_backend.requests import BackendRequests, RequestFunctions
@@ -90,7 +90,7 @@ class PlainRig:
         self._batches = OpenBatches(
             self.outbox, reader, OUTPUTS, is_decoupled=False, is_batching=is_batching
         )
-        self._batches.replies, self._batches.describe = BackendReplies(), describe
+        self._batches.replies, self._batches.describe = NativeReplies(), describe
         self.open = self._batches.open
 
         def call(instance: int, address: int, count: int) -> int:

@@ -20,7 +20,7 @@ from pytriton.runtime.native_backend.execution import NativeExecution
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.memory import word
 from pytriton.runtime.native_backend.models import BackendStatistics
-from pytriton.runtime.native_backend.outputs import NOT_ANSWERED, BackendReplies, describe
+from pytriton.runtime.native_backend.outputs import NOT_ANSWERED, NativeReplies, describe
 from pytriton.runtime.native_backend.requests import BackendRequests
 from pytriton.runtime.native_backend.responses import BackendResponses
 from pytriton.runtime.native_backend.server_objects import Errors
@@ -67,7 +67,7 @@ class Rig:
         self._batches = OpenBatches(
             self.outbox, LoopReader(None), ["y"], is_decoupled=False, is_batching=True
         )
-        self._batches.replies, self._batches.describe = BackendReplies(), describe
+        self._batches.replies, self._batches.describe = NativeReplies(), describe
         self.open = self._batches.open
 
         def call(address, count):

@@ -24,22 +24,24 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.frames import Initialize, Initialized
 
 
-class Backend(Protocol):
+class Backend:
     """Runs one instance of a model; all methods but `is_ready` are called by one thread."""
 
     def complete_config(self, frame: Initialize) -> str:
         """Returns the configuration that the model completed, as JSON; "" if it leaves it.
 
-        No other method but `close` is called then, and `close` may be.
+        No other method but `close` is called then.
         """
+        return ""
 
     def load(self, frame: Initialize, batches: OpenBatches) -> Initialized:
-        """Load the model, and say how its responses become messages: `batches.replies`.
+        """Load the model, and say how its responses and errors look: `replies`, `describe`.
 
         Raises:
             ServerError: The model cannot be loaded, for a reason that clients are told.
             BaseException: Anything that the model raises; it is logged.
         """
+        raise NotImplementedError
 
     def run(self, batch: WorkerBatch) -> None:
         """Call the model with a batch, which is answered now or later, whatever the model does.
@@ -47,19 +49,18 @@ class Backend(Protocol):
         Raises:
             ConnectionError: The connection to the server has ended.
         """
+        raise NotImplementedError
 
     def is_ready(self) -> bool:
         """Ask the model, if it has reported a check; called on a thread of its own."""
+        return True
 
     def close(self) -> None:
         """End the model, if it was loaded."""
 
-
-class GroupBackend(Backend, Protocol):
-    """A backend whose model may be a group of processes."""
-
     def follow(self, member: GroupMember) -> None:
-        """Work in a process that gets no batches, until the model is to be finalized."""
+        """Work in a process of a group that gets no batches, until the model is to be finalized."""
+        member.wait_for_end()
 
 
 class Environment(Protocol):

@@ -3,8 +3,9 @@
 
 A `WorkerBatch` owns its inputs and their rows, which of its requests are open or cancelled, the
 credit of their clients, and all that is sent for them, also if they fail. It serves models of all
-kinds; how their own responses look in a message, a `Replies` says. Requests refer to their batch,
-but the batch does not refer to its requests, so their arrays are freed when the model drops them.
+kinds; `BatchReplies` say how their own responses look in a message. Requests refer to their batch,
+but the batch refers to them only until its function has returned, so their arrays are freed when
+the model drops them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 import time
 from itertools import accumulate
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from pytriton.runtime.backend.windows import (
     QueuedResponse,
     ResponseQueue,
     ResponseWindow,
-    Turn,
+    SenderTurn,
     is_event_loop,
 )
 from pytriton.runtime.transport.arena import block_bytes
@@ -49,28 +50,32 @@ if TYPE_CHECKING:
     Description = tuple[str, int, FailureOrigin | None]
 
 
-class Replies(Protocol):
+class BatchReplies:
     """How the responses of one kind of model become messages."""
 
     def send(
         self, batch: WorkerBatch, position: int, response: Any | None, *, is_final: bool
     ) -> None:
         """Send what the sender of a request was given: a response, the end, or both."""
+        batch.send(position, response, is_final=is_final)
 
     def packed(
         self, batch: WorkerBatch, position: int, response: Any
     ) -> tuple[Structure, list[bytes], int] | None:
         """Returns what rows need of a response, see `HeldRows`; None if it is not small."""
+        return None
 
     def item(
         self, batch: WorkerBatch, position: int, response: Any, is_final: bool, payload: Payload
     ) -> ResponseItem:
         """Returns a response with its tensors in a message."""
+        raise NotImplementedError
 
     def kept(
         self, batch: WorkerBatch, position: int, response: Any
     ) -> tuple[Any, int, Callable[[], None] | None]:
         """Returns a response as it is now, its size in bytes, and how it is given up."""
+        raise NotImplementedError
 
 
 def cut(
@@ -270,7 +275,7 @@ class WorkerBatch:
 
         Args:
             position: The request.
-            response: In the form that the `Replies` of the model know; None: only the end.
+            response: In the form that the `BatchReplies` of the model know; None: only the end.
             is_final: Whether it is the last one.
             end: What is sent if there is no response; None: that the request has ended.
 
@@ -391,20 +396,20 @@ class WorkerBatch:
         while True:
             with batches.lock:
                 turn = self._turn(position, window, is_end=is_end)
-                if turn is Turn.QUEUE and entry is not None:
+                if turn is SenderTurn.QUEUE and entry is not None:
                     batches.add(self, position, window, entry)
                     return True
-                wakeup = batches.add_sleeper(window) if turn is Turn.SLEEP else None
-            if turn is Turn.SEND:
+                wakeup = batches.add_sleeper(window) if turn is SenderTurn.SLEEP else None
+            if turn is SenderTurn.SEND:
                 return False
-            if turn is Turn.DROP:
+            if turn is SenderTurn.DROP:
                 (entry or make()).drop()
                 return True
-            if turn is Turn.QUEUE:
+            if turn is SenderTurn.QUEUE:
                 entry = make()  # without the lock: it may take a while
             elif wakeup is not None:
                 wakeup.acquire()
-            elif turn is Turn.READ:
+            elif turn is SenderTurn.READ:
                 batches.mailbox.wait(window)
             else:
                 batches.end_largest(window)
@@ -425,16 +430,16 @@ class WorkerBatch:
         send = functools.partial(outbox.respond, make, self.started_ns, at_once=is_final)
         return QueuedResponse(send, drop, size, is_final)
 
-    def _turn(self, position: int, window: ResponseWindow, *, is_end: bool) -> Turn:
+    def _turn(self, position: int, window: ResponseWindow, *, is_end: bool) -> SenderTurn:
         """Returns what the sender of a response has to do; the caller has the lock."""
         queue = window.queue
         if queue is None and (is_end or window.is_satisfied()):
-            return Turn.SEND
+            return SenderTurn.SEND
         if queue is not None and queue.is_dead:
-            return Turn.DROP
-        return Turn.QUEUE if is_end else self._turn_without_credit(position, queue)
+            return SenderTurn.DROP
+        return SenderTurn.QUEUE if is_end else self._turn_without_credit(position, queue)
 
-    def _turn_without_credit(self, position: int, queue: ResponseQueue | None) -> Turn:
+    def _turn_without_credit(self, position: int, queue: ResponseQueue | None) -> SenderTurn:
         batches = self.batches
         if batches.mailbox.is_over:
             raise EOFError
@@ -443,12 +448,12 @@ class WorkerBatch:
             # Other batches do not come before this one has returned: only requests of its own are
             # delayed if it waits, as it may after all.
             if has_room and len(self.execute.rows) > 1 and len(self.open_positions) > 1:
-                return Turn.QUEUE
-            return Turn.READ if queue is None else Turn.SLEEP
+                return SenderTurn.QUEUE
+            return SenderTurn.READ if queue is None else SenderTurn.SLEEP
         others = Others.SOME if is_event_loop() else batches.others(self, position)
         if has_room and others is not Others.NONE:
-            return Turn.QUEUE
-        return Turn.END if others is Others.SOME else Turn.SLEEP
+            return SenderTurn.QUEUE
+        return SenderTurn.END if others is Others.SOME else SenderTurn.SLEEP
 
     def sends_for(self, thread: int, except_position: int) -> Others:
         """Returns whether a thread serves requests of this batch, other than the one given."""

@@ -21,7 +21,7 @@ from pytriton.runtime.transport.response_outbox import failed_item
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytriton.runtime.backend.batch import Description, Replies
+    from pytriton.runtime.backend.batch import BatchReplies, Description
     from pytriton.runtime.backend.mailbox import LoopReader, Mailbox, Waiter
     from pytriton.runtime.backend.windows import QueuedResponse, ResponseWindow
     from pytriton.runtime.transport.channel import Received
@@ -58,7 +58,7 @@ class OpenBatches:
         waiting: The windows for which threads sleep.
     """
 
-    replies: Replies
+    replies: BatchReplies
     describe: Callable[[WorkerBatch, BaseException], Description]
     mailbox: Mailbox
     _reader: LoopReader

@@ -100,7 +100,7 @@ class ResponseQueue:
         self.is_dead = False
 
 
-class Turn(enum.Enum):
+class SenderTurn(enum.Enum):
     """What a sender without credit has to do."""
 
     SEND = enum.auto()  # there is credit by now

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pytriton.base.errors import ErrorCode, ServerError, resource_error, sendable_text
 from pytriton.runtime.backend.connection import GroupMember
@@ -28,7 +28,7 @@ from pytriton.runtime.transport.frames import (
 )
 
 if TYPE_CHECKING:
-    from pytriton.runtime.backend.backend import Backend, Environment, GroupBackend
+    from pytriton.runtime.backend.backend import Backend, Environment
     from pytriton.runtime.backend.connection import ServerConnection
     from pytriton.runtime.transport.channel import Received
 
@@ -91,7 +91,7 @@ class Worker:
             return
         member = GroupMember(frame.arguments, self._connection)
         if member.is_follower:
-            cast("GroupBackend", self._backend).follow(member)
+            self._backend.follow(member)
         else:
             self._environment.can_infer = True
             self._run_batches()

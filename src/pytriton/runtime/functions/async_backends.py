@@ -76,7 +76,7 @@ class LoopHost(InstanceHost):
             self._channel,
             loop,
             trimmer,
-            self.backend.instance_name,
+            self.backend.call.instance_name,
             on_message=self._on_message,
             on_lost=lambda _: self._close(),
         )
@@ -117,7 +117,7 @@ class CoroutineBackend(FunctionBackend):
 
     async def _answer_async(self, batch: WorkerBatch) -> None:
         set_request_ids(batch.execute.ids or None)  # of this task
-        call = self._call
+        call = self.call
         make = None
         try:
             requests, wrong = call.requests(batch), {}
@@ -146,7 +146,7 @@ class CoroutineBackend(FunctionBackend):
     def _log_on_close(self, error: BaseException) -> None:
         """Log what a callable raised that nobody waits for, beside that it was cancelled."""
         if not isinstance(error, asyncio.CancelledError):
-            self._call.log_raised_on_close(error)
+            self.call.log_raised_on_close(error)
 
 
 class AsyncGeneratorBackend(CoroutineBackend):
@@ -189,12 +189,12 @@ class AsyncGeneratorBackend(CoroutineBackend):
             self._send_items(last, batch.started_ns)
         except Exception as error:  # noqa: BLE001  no memory for a long text: send a short error
             self._send_items([failed_item(item, error) for item in last], batch.started_ns)
-        self._call.end_spans(batch.execute, last[0].error if last else ABANDONED)
+        self.call.end_spans(batch.execute, last[0].error if last else ABANDONED)
         if stops:
             self._on_unrecoverable()
 
     async def _stream(self, batch: WorkerBatch, changed: asyncio.Event) -> None:
-        call = self._call
+        call = self.call
         responses = _async_responses(call.infer_func(call.requests(batch)))
         try:
             while True:

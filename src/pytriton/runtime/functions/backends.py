@@ -11,9 +11,10 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pytriton.base.request_ids import set_request_ids
+from pytriton.runtime.backend.backend import Backend
 from pytriton.runtime.functions.host import InstanceHost
 from pytriton.runtime.functions.model_call import is_unrecoverable
 from pytriton.runtime.transport.frames import Initialized
@@ -21,7 +22,6 @@ from pytriton.runtime.transport.frames import Initialized
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from pytriton.base.log_capture import LineSource
     from pytriton.runtime.backend.batch import Description, WorkerBatch
     from pytriton.runtime.backend.flow_control import OpenBatches
     from pytriton.runtime.functions.model_call import FunctionCall
@@ -46,46 +46,18 @@ _END = object()
 _NOTHING = object()
 
 
-class Messages(Protocol):
-    """Reads the channel for a backend that has the thread."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the server has ended the instance."""
-
-    def read_next(self) -> None:
-        """Wait for a message, and handle it."""
-
-    def read_available(self) -> None:
-        """Handle the messages that came meanwhile."""
-
-
-class FunctionBackend:
+class FunctionBackend(Backend):
     """Calls a plain function. Those below do what other kinds of functions need."""
 
     host_class: type[InstanceHost] = InstanceHost
     concurrency = SYNC_CONCURRENCY
     is_decoupled = False
     holds_responses = False  # they wait until several can be sent together
-    messages: Messages
+    messages: InstanceHost  # reads the channel for a backend that has the thread
 
     def __init__(self, call: FunctionCall, on_unrecoverable: Callable[[], None]) -> None:
-        self._call = call
+        self.call = call
         self._on_unrecoverable = on_unrecoverable
-
-    @property
-    def instance_name(self) -> str:
-        """The name of the instance."""
-        return self._call.instance_name
-
-    @property
-    def line_source(self) -> LineSource | None:
-        """What the thread of the instance works for."""
-        return self._call.line_source
-
-    def complete_config(self, frame: Initialize) -> str:
-        """See `Backend`: who binds a function says all."""
-        return ""
 
     def load(self, frame: Initialize, batches: OpenBatches) -> Initialized:
         """See `Backend`: the function is there."""
@@ -97,7 +69,7 @@ class FunctionBackend:
         """See `Backend`."""
         make = None
         try:
-            make = self._call.run(batch)
+            make = self.call.run(batch)
             batch.answer(make)
         except BaseException as error:
             if make is not None and isinstance(error, OSError):
@@ -105,25 +77,18 @@ class FunctionBackend:
             self._fail(batch, error)
         else:
             if batch.execute.traces:
-                self._call.end_spans(batch.execute)
-
-    def is_ready(self) -> bool:
-        """See `Backend`."""
-        return True
-
-    def close(self) -> None:
-        """See `Backend`."""
+                self.call.end_spans(batch.execute)
 
     def _fail(self, batch: WorkerBatch, error: BaseException) -> None:
         """Answer a batch whose callable raised."""
         text = batch.fail(error)
-        self._call.end_spans(batch.execute, text)
+        self.call.end_spans(batch.execute, text)
         if is_unrecoverable(error):
             self._on_unrecoverable()
 
     def _describe(self, batch: WorkerBatch, error: BaseException) -> Description:
-        text, code = self._call.error(batch.execute, error)
-        return text, int(code), self._call.origin(error)
+        text, code = self.call.error(batch.execute, error)
+        return text, int(code), self.call.origin(error)
 
 
 class _Steps:
@@ -157,7 +122,7 @@ class GeneratorBackend(FunctionBackend):
     def run(self, batch: WorkerBatch) -> None:
         """Step all generators until none is left; messages that come meanwhile begin others."""
         batch.open_windows()
-        batch.result = _Steps(self._responses(batch), self._call.packers(batch.execute))
+        batch.result = _Steps(self._responses(batch), self.call.packers(batch.execute))
         batch.on_cancel = functools.partial(self._on_cancel, batch)
         if self._is_stepping:
             return
@@ -202,7 +167,7 @@ class GeneratorBackend(FunctionBackend):
             self._outbox.flush()
 
     def _responses(self, batch: WorkerBatch) -> Generator[Any, None, None]:
-        results = self._call.infer_func(self._call.requests(batch))
+        results = self.call.infer_func(self.call.requests(batch))
         if isinstance(results, Iterator):
             yield from results
         else:
@@ -232,7 +197,7 @@ class GeneratorBackend(FunctionBackend):
             results = next(steps.responses, _END)
             if results is _END:
                 self._add(batch.finish(), started_ns)
-                self._call.end_spans(batch.execute)
+                self.call.end_spans(batch.execute)
             else:
                 self._add_responses(batch, results, started_ns)
                 goes_on = batch.may_send
@@ -251,7 +216,7 @@ class GeneratorBackend(FunctionBackend):
     def _add_responses(self, batch: WorkerBatch, results: Any, started_ns: int) -> None:
         """Add one response for each request, as rows if all of them are small."""
         outbox = self._outbox
-        packed = self._call.pack(batch.execute, results, batch.result.packers)
+        packed = self.call.pack(batch.execute, results, batch.result.packers)
         if packed is None:
             outbox.add(functools.partial(self._make_items, batch, results), started_ns)
             return
@@ -261,7 +226,7 @@ class GeneratorBackend(FunctionBackend):
                 outbox.add_small((number, position), structure, data, size, started_ns)
 
     def _make_items(self, batch: WorkerBatch, results: Any, payload: Payload) -> list[ResponseItem]:
-        items = self._call.response_items(batch.execute, results, payload, is_final=False)
+        items = self.call.response_items(batch.execute, results, payload, is_final=False)
         return batch.filter(items)
 
     def _add(self, items: list[ResponseItem], started_ns: int) -> None:
@@ -270,7 +235,7 @@ class GeneratorBackend(FunctionBackend):
     def _fail(self, batch: WorkerBatch, error: BaseException) -> None:
         items = batch.finish(error)
         self._add(items, time.monotonic_ns())
-        self._call.end_spans(batch.execute, items[0].error if items else ABANDONED)
+        self.call.end_spans(batch.execute, items[0].error if items else ABANDONED)
         self._close(batch)
         if is_unrecoverable(error):
             self._outbox.flush()
@@ -282,6 +247,6 @@ class GeneratorBackend(FunctionBackend):
         try:
             batch.result.responses.close()
         except BaseException as error:  # noqa: BLE001  user code may raise anything
-            self._call.log_raised_on_close(error)
+            self.call.log_raised_on_close(error)
         set_request_ids(None)
-        self._call.end_spans(batch.execute, ABANDONED)
+        self.call.end_spans(batch.execute, ABANDONED)

@@ -63,7 +63,7 @@ class InstanceHost:
         # Called with messages that are not about batches; an EOFError of it ends the instance.
         self.on_other: Callable[[Frame], None] = _ignore
         self._thread = threading.Thread(
-            target=self._run, name=f"pytriton-{backend.instance_name}", daemon=True
+            target=self._run, name=f"pytriton-{backend.call.instance_name}", daemon=True
         )
 
     def start(self) -> None:
@@ -100,14 +100,16 @@ class InstanceHost:
             self._on_message(received)
 
     def _run(self) -> None:
-        set_line_source(self.backend.line_source)  # of this thread, and of tasks that it starts
+        set_line_source(
+            self.backend.call.line_source
+        )  # of this thread, and of tasks that it starts
         try:
             self._meter = ProcessorMeter(of_thread=True)
             self._serve()
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            logger.debug("%s: the server closed the channel", self.backend.instance_name)
+            logger.debug("%s: the server closed the channel", self.backend.call.instance_name)
         except Exception:
-            logger.exception("%s: the instance ended", self.backend.instance_name)
+            logger.exception("%s: the instance ended", self.backend.call.instance_name)
         finally:
             self._channel.close()
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pytriton.base.dtypes import BY_NUMBER, BYTES
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError, sendable_text
 from pytriton.base.failure_records import origin_of
+from pytriton.runtime.backend.batch import BatchReplies
 from pytriton.runtime.native_backend.memory import address_of, view
 from pytriton.runtime.transport.arena import DEFAULT_LIMIT_BYTES
 from pytriton.runtime.transport.frames import BatchResult, ResponseItem
@@ -275,17 +276,8 @@ def _error_item(
     return ResponseItem(batch.execute.batch, position, None, is_final, text, int(error.code))
 
 
-class BackendReplies:
-    """See `Replies`."""
-
-    def send(
-        self, batch: WorkerBatch, position: int, response: BackendResponse | None, *, is_final: bool
-    ) -> None:
-        """See `Replies`."""
-        batch.send(position, response, is_final=is_final)
-
-    def packed(self, batch: WorkerBatch, position: int, response: BackendResponse) -> None:
-        """See `Replies`: the memory of outputs is sent as it is."""
+class NativeReplies(BatchReplies):
+    """See `BatchReplies`: responses have memory of their own, which is sent as it is."""
 
     def item(
         self,
@@ -295,13 +287,13 @@ class BackendReplies:
         is_final: bool,
         payload: Payload,
     ) -> ResponseItem:
-        """See `Replies`."""
+        """See `BatchReplies`."""
         return make_item(batch, position, response, is_final, payload)
 
     def kept(
         self, batch: WorkerBatch, position: int, response: BackendResponse
     ) -> tuple[BackendResponse, int, None]:
-        """See `Replies`: a response has memory of its own."""
+        """See `BatchReplies`."""
         return response, sum([output.size for output in response.outputs]), None
 
 

@@ -21,6 +21,7 @@ from pytriton.base.errors import (
     NotFoundError,
     ServerError,
 )
+from pytriton.runtime.backend.backend import Backend
 from pytriton.runtime.native_backend import caller_requests, caller_responses
 from pytriton.runtime.native_backend.api_table import ENTRY_POINTS, FUNCTIONS, prototype
 from pytriton.runtime.native_backend.callbacks import Callbacks, exported
@@ -32,7 +33,7 @@ from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.machine_code import ProcessAddresses, machine_code
 from pytriton.runtime.native_backend.metrics import MetricFunctions
 from pytriton.runtime.native_backend.models import BackendStatistics, Logs, MemoryManager, Models
-from pytriton.runtime.native_backend.outputs import BackendReplies, describe
+from pytriton.runtime.native_backend.outputs import NativeReplies, describe
 from pytriton.runtime.native_backend.plain_batches import PlainBatches
 from pytriton.runtime.native_backend.requests import BackendRequests, RequestFunctions
 from pytriton.runtime.native_backend.responses import BackendResponses, TensorQuestions
@@ -282,7 +283,7 @@ def _state_names(config: dict[str, Any]) -> list[str]:
     return [each["output_name"] for each in states]
 
 
-class NativeBackend:
+class NativeBackend(Backend):
     """Runs a compiled backend. The process ends with it: threads of the backend may be left."""
 
     def __init__(
@@ -312,7 +313,7 @@ class NativeBackend:
 
     def load(self, frame: Initialize, batches: OpenBatches) -> Initialized:
         """See `Backend`."""
-        batches.replies, batches.describe = BackendReplies(), describe
+        batches.replies, batches.describe = NativeReplies(), describe
         self._batches = batches
         self._connection.handlers[Finalize] = self._on_finalize
         host = self._start(frame, with_instance=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.lazy_module import LazyModule
+from pytriton.runtime.backend.backend import Backend
 from pytriton.runtime.backend.coroutines import CoroutineThread
 from pytriton.runtime.backend.failure_text import RuleError
 from pytriton.runtime.cuda.instance_device import device_of_instance, gpu_in_use, make_current
@@ -54,7 +55,7 @@ else:  # most models have no coroutines, and asyncio takes 3 MiB of each worker
 _RANK_FAILED = 1  # exit status
 
 
-class ModelBackend:
+class ModelBackend(Backend):
     """Runs a `model.py`: `initialize`, batches, `finalize`."""
 
     def __init__(

@@ -7,6 +7,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import ServerError
+from pytriton.runtime.backend.batch import BatchReplies
 from pytriton.runtime.pb_utils.failures import TritonError, TritonModelException
 from pytriton.runtime.pb_utils.response import InferenceResponse
 from pytriton.runtime.python_backend import answers
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.response_rows import Structure
 
 
-class ModelReplies:
-    """See `Replies`. Some outputs may belong into GPU memory."""
+class ModelReplies(BatchReplies):
+    """See `BatchReplies`. Some outputs may belong into GPU memory."""
 
     def __init__(self, device: DeviceTensors) -> None:
         self._device = device
@@ -35,7 +36,7 @@ class ModelReplies:
         *,
         is_final: bool,
     ) -> None:
-        """See `Replies`; clients that read slowly are waited for, or the response is queued."""
+        """See `BatchReplies`; slow clients are waited for, or the response is queued."""
         if not batch.batches.is_model_process:
             raise TritonModelException(
                 "Responses are sent by the process that runs the model, not by one it forked."
@@ -57,7 +58,7 @@ class ModelReplies:
     def packed(
         self, batch: WorkerBatch, position: int, response: InferenceResponse
     ) -> tuple[Structure, list[bytes], int] | None:
-        """See `Replies`."""
+        """See `BatchReplies`."""
         execute = batch.execute
         if execute.devices or execute.device_wishes:
             return None
@@ -71,7 +72,7 @@ class ModelReplies:
         is_final: bool,
         payload: Payload,
     ) -> ResponseItem:
-        """See `Replies`; what others were to get of a response that cannot be sent is given up."""
+        """See `BatchReplies`; what others were to get of what cannot be sent is given up."""
         has_shared = bool(batch.execute.device_wishes)
         try:
             return answers.make_item(
@@ -91,7 +92,7 @@ class ModelReplies:
     def kept(
         self, batch: WorkerBatch, position: int, response: InferenceResponse
     ) -> tuple[InferenceResponse, int, Callable[[], None] | None]:
-        """See `Replies`."""
+        """See `BatchReplies`."""
         copy, size = answers.copied(response, batch.names(position))
         drop = None
         if batch.execute.device_wishes:

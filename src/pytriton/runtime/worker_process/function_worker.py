@@ -30,6 +30,7 @@ from pytriton.models.references import (
     parse_reference,
     resolve,
 )
+from pytriton.runtime.backend.backend import Backend
 from pytriton.runtime.backend.connection import GroupMember
 from pytriton.runtime.backend.failure_text import describe_fully, raised_at
 from pytriton.runtime.backend.worker import Worker
@@ -201,7 +202,7 @@ class FunctionWorker(Worker):
         self.backend.run_batches()
 
 
-class ImportedFunction:
+class ImportedFunction(Backend):
     """The backend of a function that is imported; once that is loaded, its own backend works."""
 
     can_infer = False
@@ -211,10 +212,6 @@ class ImportedFunction:
         self._channel = connection.outbox.channel
         self._is_finalized = False
         self._work: Callable[[], object] | None = None  # of a process that gets no batches
-
-    def complete_config(self, frame: Initialize) -> str:
-        """See `Backend`: who has bound the function has said all."""
-        return ""
 
     def load(self, frame: Initialize, batches: OpenBatches) -> Initialized:
         """See `Backend`."""
@@ -243,13 +240,6 @@ class ImportedFunction:
     def run(self, batch: WorkerBatch) -> None:
         """See `Backend`."""
         self._backend.run(batch)
-
-    def is_ready(self) -> bool:
-        """See `Backend`."""
-        return True
-
-    def close(self) -> None:
-        """See `Backend`."""
 
     def run_batches(self) -> None:
         """Run batches until the model is to be finalized.
