@@ -161,8 +161,6 @@ class AsyncGeneratorBackend(CoroutineBackend):
         task = self.tasks.start(self._run_stream(batch, changed))
         batch.on_credit = changed.set
         batch.on_cancel = functools.partial(self._on_cancel, batch, task, changed)
-        # Not in the coroutine, which never starts if its task is cancelled at once.
-        task.add_done_callback(lambda _: batch.finish())
 
     def _on_cancel(
         self, batch: WorkerBatch, task: asyncio.Task[None], changed: asyncio.Event, position: int
