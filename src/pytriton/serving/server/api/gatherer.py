@@ -135,15 +135,8 @@ class Iterations:
         self._due: list[Gatherer] = []
         self._is_end_due = False
         self._held_count = 0  # iterations for which the chunks were held back
-        self._count = 0  # of requests in this iteration, for all gatherers
-        self._last_count = 0  # in the last iteration with a request
-
-    def is_only(self) -> bool:
-        """Count a request; returns whether it probably is the only one of its iteration."""
-        # The second request of an iteration is never alone, and the first is gathered if the last
-        # iteration had more than one.
-        self._count += 1
-        return self._count == self._last_count == 1
+        self.count = 0  # of requests in this iteration, for all gatherers
+        self.last_count = 0  # in the last iteration with a request
 
     def add(self, gatherer: Gatherer) -> None:
         """Call `Gatherer.end_iteration` at the end of this iteration."""
@@ -171,7 +164,7 @@ class Iterations:
     def _submit(self) -> None:
         """Submit the chunks; there are none if other models could not wait for answers."""
         self._held_count = 0
-        self._last_count, self._count = self._count, 0
+        self.last_count, self.count = self.count, 0
         due, self._due = self._due, []
         if len(due) == 1:  # as nearly always: requests of one kind, for one model
             due[0].end_iteration(is_complete=True)
@@ -207,18 +200,25 @@ class Gatherer:
         self._chunk: GatheredChunk | None = None
         self._is_end_due = False
 
+    def count(self) -> None:
+        """Count a request, gathered or not: its iteration tells how many come in the next one."""
+        iterations = self._iterations
+        iterations.count += 1
+        if not self._is_end_due:
+            self._is_end_due = True
+            iterations.add(self)
+
     def is_alone(self, model: ServedModel) -> bool:
-        """Count a request; returns whether it is better not to gather it.
+        """Returns whether it is better not to gather the request that was counted last.
 
         That is the case if it probably is the only one of its iteration, as the last one was. Two
         or more in a chunk take less time than in the ordinary way, but one takes more, unless the
         model prefers columns.
         """
-        is_only = self._iterations.is_only()
-        if not self._is_end_due:
-            self._is_end_due = True
-            self._iterations.add(self)
-        return is_only and not model.prefers_columns
+        # The second request of an iteration is never alone, and the first is gathered if the last
+        # iteration had more than one.
+        iterations = self._iterations
+        return iterations.count == iterations.last_count == 1 and not model.prefers_columns
 
     def add(
         self,
@@ -229,7 +229,7 @@ class Gatherer:
     ) -> tuple[GatheredChunk, int]:
         """Add a valid request that is not alone; returns its chunk and its index there.
 
-        `inputs` are its bytes, and `caller` is whom the sink answers.
+        It was counted. `inputs` are its bytes, and `caller` is whom the sink answers.
         """
         chunk = self._chunk
         if chunk is None or chunk.model is not model:

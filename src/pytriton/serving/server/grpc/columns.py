@@ -309,7 +309,9 @@ class ColumnTable(Generic[_Columns]):
         ):
             self._left = _NEW
             return None
-        is_alone = columns.gatherer.is_alone(model)
+        gatherer = columns.gatherer
+        gatherer.count()
+        is_alone = gatherer.is_alone(model)
         if self._passes is not None and not is_alone and not self._passes(spec):
             self._left = _TRACED
             return None

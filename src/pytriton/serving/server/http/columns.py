@@ -256,6 +256,7 @@ class FormTable:
         if principal:
             fields = fields.with_principal(principal)
         gatherer = columns.gatherer
+        gatherer.count()
         if gatherer.is_alone(model):
             return columns.begin_alone(connection, request, route, model, inputs, fields)
         # A chunk does not pass through the engine, which refuses requests of an exiting server.
