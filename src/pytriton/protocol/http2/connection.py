@@ -6,7 +6,7 @@ Nothing here waits, reads a clock or has callbacks: the owner passes the time an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytriton.protocol.http2 import frames
 from pytriton.protocol.http2.core import SHUTDOWN_PING, ConnectionCore
@@ -65,6 +65,10 @@ class Http2Connection:
     def forget_memos(self) -> None:
         """Forget what the layer above has kept in the heads of requests."""
         self._receiver.decoder.forget_memos()
+
+    def watched(self, stream_id: int) -> Any:
+        """Returns what a subclass that observes calls notes about an open stream."""
+        return None
 
     @property
     def open_streams(self) -> int:

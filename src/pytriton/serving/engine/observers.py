@@ -140,6 +140,14 @@ class Members:
         """Whom the sink answers, for each of them."""
         return (self.sink,) if self.chunk is None else getattr(self.chunk, "callers", ())
 
+    @property
+    def watched(self) -> list[Any]:
+        """What a port notes about each of them, as the property `watched` of its caller says.
+
+        None for those that no client has sent, and if nobody wants notes.
+        """
+        return [getattr(caller, "watched", None) for caller in self.callers]
+
     def inputs(self, index: int) -> list[InferTensor]:
         """Returns the inputs of one of them; their memory is used again after its end."""
         chunk, request = self.chunk, self.requests[index]

@@ -22,7 +22,6 @@ from pytriton.serving.server.access_log.access_log import (
     AccessEntry,
     AccessLog,
 )
-from pytriton.serving.server.http.connection import HttpConnection
 from pytriton.serving.server.http.reader import HttpRequest, RequestHead
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.access.decisions import HeaderLookup
     from pytriton.serving.server.grpc.api import GrpcApi
     from pytriton.serving.server.grpc.connection import GrpcConnection
-    from pytriton.serving.server.http.connection import HttpRefusal
+    from pytriton.serving.server.http.connection import HttpConnection, HttpRefusal
     from pytriton.serving.server.http.handler import HttpHandler
     from pytriton.serving.server.options.server_options import AccessLogOptions
 
@@ -54,10 +53,6 @@ _HEALTH = frozenset(
     }
 )
 _HTTP_ERROR = int(GrpcStatus.UNKNOWN)  # of a request that is not gRPC
-# The attributes on the way from the sink of a request to its connection: sinks of traces and of
-# shared memory have another sink, those of protocols a connection or a call.
-_WAYS = ("_sink", "_call", "call")
-_MAX_STEPS = 4
 
 
 class EntrySink:
@@ -218,6 +213,10 @@ class ObservedHttp2(Http2Connection):
         self._owner = owner
         self._client: str | None = None  # None: it has sent nothing yet
 
+    def watched(self, stream_id: int) -> CallRecord | None:
+        """Returns where facts about a call are noted."""
+        return self.records.get(stream_id)
+
     def take_events(self) -> list[Event]:
         """Returns the events since the last call."""
         events = super().take_events()
@@ -364,7 +363,7 @@ class AccessLogUse(Observer):
 
     def begun(self, members: Members) -> CostWatcher | None:
         """Note the models and the ids of requests, and what they cost if that is wanted."""
-        noted = [_noted(caller) for caller in members.callers]
+        noted: list[HttpRecord | CallRecord | None] = members.watched
         for request, each in zip(members.requests, noted, strict=True):
             if each is not None:
                 _note(request, each)
@@ -375,22 +374,6 @@ class AccessLogUse(Observer):
             return None
         costs = [None if each is None else each.cost for each in noted]
         return CostWatcher(costs.__getitem__) if any(costs) else None
-
-
-def _noted(sink: Any) -> HttpRecord | CallRecord | None:
-    """Returns where facts about a request are noted, given its sink."""
-    for _ in range(_MAX_STEPS):
-        following = next((each for way in _WAYS if (each := getattr(sink, way, None))), None)
-        if following is None:
-            break
-        sink = following
-    connection: Any = sink
-    if not isinstance(sink, HttpConnection):
-        connection = getattr(sink, "connection", None) or getattr(sink, "_connection", None)
-    if isinstance(connection, HttpConnection):
-        return connection.watched  # type: ignore[return-value]  # nobody else observes answers
-    http2 = getattr(connection, "http2", None)
-    return http2.records.get(sink.stream_id) if isinstance(http2, ObservedHttp2) else None
 
 
 def _note(request: InferRequest, noted: HttpRecord | CallRecord) -> None:

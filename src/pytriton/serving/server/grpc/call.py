@@ -274,6 +274,11 @@ class GrpcCall:
         """How much data of the client waits until the call processes more."""
         return 0 if self._held is None else self._held.nbytes
 
+    @property
+    def watched(self) -> Any:
+        """What the port notes about the call; see `Members`."""
+        return self.connection.http2.watched(self.stream_id)
+
     def acknowledge(self, size: int) -> None:
         self.connection.http2.acknowledge(self.stream_id, size)
 

@@ -413,6 +413,11 @@ class StreamedRequest:
         """Returns where the request came from; see `Members`."""
         return origin_of(self._call.head, self._began_ns)
 
+    @property
+    def watched(self) -> Any:
+        """What the port notes about the stream; see `Members`."""
+        return self._call.watched
+
     def cancel(self) -> None:
         if self._inference is not None:
             self._inference.cancel()
@@ -493,6 +498,11 @@ class StreamedMember(StreamedRequest):
         self._spec = spec
         self._class_counts = None
         self._wants_empty_final = False
+
+    @property
+    def watched(self) -> Any:
+        """What the port notes about the stream; see `Members`."""
+        return self.call.watched
 
     def cancel(self) -> None:
         if self.chunk is not None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.http.bodies import Bodies
-    from pytriton.serving.server.http.connection import HttpConnection
+    from pytriton.serving.server.http.connection import AnswerWatch, HttpConnection
     from pytriton.serving.server.http.reader import RequestHead
     from pytriton.serving.server.shared_memory.region_request import RegionRequest
     from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
@@ -110,6 +110,11 @@ class EngineExchange(HttpExchange):
     def origin(self) -> TraceOrigin:
         """Returns where the request came from; see `Members`."""
         return self._connection.origin()
+
+    @property
+    def watched(self) -> AnswerWatch | None:
+        """What the port notes about the request; see `Members`."""
+        return self._connection.watched
 
     def _places(self) -> dict[str, RegionPlace]:
         """Returns where outputs go that the client wants in shared memory."""

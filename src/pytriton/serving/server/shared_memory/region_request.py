@@ -112,6 +112,11 @@ class RegionRequest:
         self._is_client_slow = False
         self._is_paused = False
 
+    @property
+    def watched(self) -> Any:
+        """What a port notes about the request, as its sink says; see `Members`."""
+        return getattr(self._sink, "watched", None)
+
     def start(self, table: RegionTable, model: ServedModel) -> None:
         """Find the regions, then read the inputs and submit the request, now or later.
 
