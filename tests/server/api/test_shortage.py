@@ -24,6 +24,7 @@ from pytriton.serving.server.api.shortage import (
     unread_limit,
 )
 from pytriton.serving.server.frontend.front_end import FrontEnd
+from pytriton.serving.server.grpc.call_state import CLIENT
 from pytriton.serving.server.options.server_options import ClientLimits, ServerOptions
 from pytriton.serving.server.process.resources import usable_memory
 from pytriton.serving.server.process.tls import TlsPorts
@@ -523,7 +524,7 @@ def test_grpc_messages_that_wait_for_a_client_to_read_are_ended():
     client.send(stream, infer_request(request_id="a"), end=False)
     client.engine.answer("a", bytes(2 * MIB), final=False)
     client.run()
-    client.connection._calls[stream].is_full = True
+    client.connection._calls[stream].waits |= CLIENT
     client.receive(data(stream, bytes(900 << 10)))
 
     assert budget.used >= 900 << 10

@@ -29,7 +29,8 @@ from pytriton.serving.server.api.shortage import UnreadAnswers
 from pytriton.serving.server.api.status import retry_metadata
 from pytriton.serving.server.api.turns import Turns
 from pytriton.serving.server.grpc import health, reflection
-from pytriton.serving.server.grpc.call import CallWork, RefusedGrpcCall, UnaryCall, header_of
+from pytriton.serving.server.grpc.call import RefusedGrpcCall, UnaryCall, header_of
+from pytriton.serving.server.grpc.call_work import CallWork
 from pytriton.serving.server.grpc.columns import ColumnCall
 from pytriton.serving.server.grpc.connection import READ_BYTES, GrpcConnection
 from pytriton.serving.server.grpc.infer import InferService, ModelInferCall

@@ -9,9 +9,8 @@ closes and the client stops sending.
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.base.errors import ServerError
 from pytriton.protocol.compression import compress
@@ -32,24 +31,22 @@ from pytriton.protocol.kserve_pb_response import message_size
 from pytriton.runtime.transport.arena import forget
 from pytriton.serving.server.access.client_addresses import FORWARDED, FORWARDED_FOR
 from pytriton.serving.server.api.authorization import RestrictedProtocol
-from pytriton.serving.server.api.request_memory import MemoryLease, RequestMemory
 from pytriton.serving.server.api.status import GRPC_STATUS, retry_metadata
+from pytriton.serving.server.grpc.call_state import ENDED, OPEN, TURN
+from pytriton.serving.server.grpc.call_work import SMALL_BYTES, CompressedSends
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
 
-    from pytriton.base.background_tasks import BackgroundTasks
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.grpc import CallHead
     from pytriton.protocol.http2 import Http2Connection
     from pytriton.protocol.http2.headers import Field
     from pytriton.serving.server.access.decisions import HeaderLookup
-    from pytriton.serving.server.api.background import Background, LoopBudget
+    from pytriton.serving.server.api.request_memory import MemoryLease
     from pytriton.serving.server.api.turns import Turn
-
-SMALL_BYTES = 64 << 10  # up to this size, compressed at once, in 2 ms at most
-_HIGH_WATER_BYTES = 1 << 20
+    from pytriton.serving.server.grpc.call_work import CallWork
 
 # Smaller parts are joined, because a client may send each byte in a separate frame.
 _HELD_PART_BYTES = 64 << 10
@@ -102,7 +99,11 @@ class CallConnection(Protocol):
 
 
 class GrpcCall:
-    """A call from its head to its status."""
+    """A call from its head to its status.
+
+    Its `state` is how much of it is over, and `waits` are the reasons why it takes no message for
+    now. See `call_state` for both, with pictures.
+    """
 
     __slots__ = (
         "_assembler",
@@ -114,10 +115,9 @@ class GrpcCall:
         "deadline_s",
         "encoding",
         "head",
-        "is_busy",
-        "is_full",
-        "is_open",
+        "state",
         "stream_id",
+        "waits",
     )
 
     def __init__(self, connection: CallConnection, stream_id: int, head: CallHead) -> None:
@@ -125,10 +125,9 @@ class GrpcCall:
         self.stream_id = stream_id
         self.head = head
         self.encoding = IDENTITY  # of the messages that are sent
-        self.is_open = True  # the status has not been sent
+        self.state = OPEN
+        self.waits = 0  # a sum of `Wait`
         self.deadline_s = math.inf  # by the clock of the event loop
-        self.is_full = False  # accepts no further message at the moment
-        self.is_busy = False  # the same, because a thread processes the last message
         self._held: HeldData | None = None
         self._assembler: MessageAssembler | None = None
         self._has_head = False
@@ -140,7 +139,7 @@ class GrpcCall:
     def on_data(self, data: Buffer, *, end_stream: bool) -> None:
         # Data keeps its order: while some is held, later data is held behind it.
         if self._held is None:
-            if not (self.is_full or self.is_busy):
+            if not self.waits:
                 self._read(data, end_stream=end_stream)
                 return
             self._held = self._hold(b"", is_ended=False)
@@ -151,10 +150,7 @@ class GrpcCall:
         self.on_data(body, end_stream=True)
 
     def _read(self, data: Buffer, *, end_stream: bool) -> HeldData | None:
-        """Process messages until the call is full, or others have to be served.
-
-        The remaining data is held, and returned.
-        """
+        """Process messages until there is a reason to wait; the rest is held, and returned."""
         assembler = self._assembler
         if assembler is None:
             assembler = self._assembler = self.make_assembler()
@@ -164,12 +160,12 @@ class GrpcCall:
             message, rest = assembler.take(rest)
             # A call may end with any message; the rest of what was read then only has to be
             # acknowledged.
-            if message is not None and self.is_open:
+            if message is not None and self.state is not ENDED:
                 self._accept(message)
                 left -= 1
-                if self.is_full or self.is_busy or (left <= 0 and rest):
-                    if not (self.is_full or self.is_busy):
-                        self.connection.resume_later(self)
+                if self.waits or (left <= 0 and rest):
+                    if not self.waits:
+                        self.wait_for_turn()
                     self._held = self._hold(rest, is_ended=end_stream)
                     self.acknowledge(len(data) - len(rest))
                     return self._held
@@ -182,9 +178,9 @@ class GrpcCall:
         return HeldData(data, self.connection.work.memory.lease(), is_ended=is_ended)
 
     def resume_input(self) -> None:
-        """Process held data if the call is not full any more."""
+        """Process held data if there is no reason to wait any more."""
         held = self._held
-        if held is None or self.is_full or self.is_busy or not self.is_open:
+        if held is None or self.waits or self.state is ENDED:
             return
         self._held = None
         try:
@@ -200,8 +196,15 @@ class GrpcCall:
         if self.connection.http2.has_output:
             self.connection.flush_soon()
 
+    def wait_for_turn(self) -> None:
+        """Take no message before the next turn of the connection: others have to be served."""
+        if not self.waits & TURN:
+            self.waits |= TURN
+            self.connection.resume_later(self)
+
     def on_turn(self) -> None:
         """Called in the next turn of the connection after `resume_later`."""
+        self.waits &= ~TURN
         self.resume_input()
 
     def on_buffered(self, size: int, *, end_stream: bool) -> None:
@@ -209,9 +212,9 @@ class GrpcCall:
         assembler = self._assembler
         assert assembler is not None
         message = assembler.buffer_updated(size)
-        if message is not None and self.is_open:
+        if message is not None and self.state is not ENDED:
             self._accept(message)
-            if self.is_full or self.is_busy:
+            if self.waits:
                 self._held = self._hold(b"", is_ended=end_stream)
                 self.acknowledge(size)
                 return
@@ -339,12 +342,12 @@ class GrpcCall:
                 self._respond_compressed(self.frame(parts))
             return
         body = frame_message(parts)
-        self.is_open = False
+        self.state = ENDED
         connection.http2.send_response(self.stream_id, _IDENTITY_HEAD, body, OK_TRAILERS)
         connection.remove_call(self)
 
     def _respond_compressed(self, body: list[Buffer]) -> None:
-        self.is_open = False
+        self.state = ENDED
         head = RESPONSE_HEADS[self.encoding]
         self.connection.http2.send_response(self.stream_id, head, body, OK_TRAILERS)
         self.connection.remove_call(self)
@@ -356,9 +359,9 @@ class GrpcCall:
         metadata: Sequence[Field] = (),
     ) -> None:
         """End the call with a status and metadata, after all messages that were sent."""
-        if not self.is_open:
+        if self.state is ENDED:
             return
-        self.is_open = False
+        self.state = ENDED
         self._stop_input()
         if self._sends is None or not self._sends.finish(status, message, metadata):
             self.finish_now(status, message, metadata)
@@ -391,14 +394,14 @@ class GrpcCall:
     def abandon(self) -> None:
         """Stop serving the call; nothing more is sent."""
         # Closed first: abandoning makes the engine answer, which must not be sent.
-        if self.is_open:
-            self.is_open = False
+        if self.state is not ENDED:
+            self.state = ENDED
             self._stop_input()
             self.on_abandoned()
 
     def __repr__(self) -> str:
-        state = "open" if self.is_open else "ended"
-        return f"<{type(self).__name__} {self.head.path} on stream {self.stream_id}, {state}>"
+        name, state = type(self).__name__, self.state.name
+        return f"<{name} {self.head.path} on stream {self.stream_id}, {state}>"
 
 
 class UnaryCall(GrpcCall):
@@ -547,137 +550,3 @@ class HeldData:
         self.is_ended = later.is_ended
         self.parts += later.parts
         self._leases += later._leases
-
-
-class _FinalStatus(NamedTuple):
-    """The status that follows the last message."""
-
-    status: GrpcStatus
-    message: str
-    metadata: Sequence[Field] = ()
-
-
-class CompressedSends:
-    """The queue of one call's messages that have to be compressed."""
-
-    __slots__ = ("_call", "_is_paused", "_waiting", "_waiting_bytes")
-
-    def __init__(self, call: GrpcCall) -> None:
-        self._call = call
-        self._waiting: deque[list[Buffer] | _FinalStatus] = deque()
-        self._waiting_bytes = 0
-        self._is_paused = False
-
-    def send(self, parts: list[Buffer]) -> bool:
-        """Send a message; returns False if the caller should pause until `GrpcCall.on_writable`."""
-        size = message_size(parts)
-        if not self._waiting and size <= SMALL_BYTES:
-            return self._call.send_now(parts)
-        self._add(parts)
-        self._waiting_bytes += size
-        self._is_paused = self._waiting_bytes >= _HIGH_WATER_BYTES
-        return not self._is_paused
-
-    def finish(self, status: GrpcStatus, message: str, metadata: Sequence[Field]) -> bool:
-        """Queue the end of the call; returns False, and does nothing, if the queue is empty."""
-        if self._waiting:
-            self._add(_FinalStatus(status, message, metadata))
-            return True
-        return False
-
-    def _add(self, item: list[Buffer] | _FinalStatus) -> None:
-        self._waiting.append(item)
-        if len(self._waiting) == 1:
-            self._call.connection.work.run_task(self._call, self._run())
-
-    async def _run(self) -> None:
-        call = self._call
-        is_ready = True
-        while self._waiting and call.connection.http2.is_open(call.stream_id):
-            item = self._waiting[0]
-            if isinstance(item, _FinalStatus):
-                call.finish_now(*item)
-            else:
-                try:
-                    framed = await call.connection.work.background.run(call.frame, item)
-                except Exception:
-                    # The status may wait behind this message. The call has to end with another.
-                    self._waiting.clear()
-                    call.is_open = call.connection.http2.is_open(call.stream_id)
-                    raise
-                self._waiting_bytes -= message_size(item)
-                is_ready = call.send_framed(framed)
-            self._waiting.popleft()
-        self._waiting.clear()
-        if self._is_paused and is_ready:
-            call.on_writable()
-        self._is_paused = False
-
-
-class CallWork:
-    """Runs coroutines and thread jobs; an exception ends the call that it was raised for."""
-
-    def __init__(
-        self,
-        tasks: BackgroundTasks,
-        background: Background,
-        loop_budget: LoopBudget,
-        memory: RequestMemory | None = None,
-    ) -> None:
-        self.memory = RequestMemory() if memory is None else memory
-        self.refusals: Counter[str] = Counter()  # by the limit that a call exceeded
-        self._tasks = tasks
-        self.background = background
-        self.loop_budget = loop_budget
-
-    def run_task(self, call: GrpcCall, work: Coroutine[Any, Any, None]) -> None:
-        """Start a coroutine that answers a call; it is not cancelled if the client disconnects."""
-        self._tasks.start(_answer_errors(call, work))
-
-    def run_in_thread(
-        self, call: GrpcCall, then: Callable[[Any], None], work: Callable[..., Any], *arguments: Any
-    ) -> None:
-        """Run `work` in a thread, then call `then` with its result.
-
-        Until then, the call processes no further message.
-        """
-        call.is_busy = True
-        self.run_task(call, self._run_in_thread(call, then, work, arguments))
-
-    async def _run_in_thread(
-        self,
-        call: GrpcCall,
-        then: Callable[[Any], None],
-        work: Callable[..., Any],
-        arguments: tuple[Any, ...],
-    ) -> None:
-        result = await self.background.run(work, *arguments)
-        call.is_busy = False
-        if call.is_open:
-            then(result)
-            call.resume_input()
-
-    def run_in_turn(self, call: GrpcCall, then: Callable[[Any], None], message: Buffer) -> None:
-        """Call `then` with a message in a later iteration of the event loop.
-
-        Until then, the call processes no further message.
-        """
-        call.is_busy = True
-        self.run_task(call, self._run_in_turn(call, partial(then, message)))
-
-    async def _run_in_turn(self, call: GrpcCall, work: Callable[[], None]) -> None:
-        def process() -> None:
-            call.is_busy = False
-            if call.is_open:
-                work()
-
-        await self.loop_budget.run(process)
-        if call.is_open:
-            call.resume_input()
-
-
-async def _answer_errors(call: GrpcCall, work: Coroutine[Any, Any, None]) -> None:
-    try:
-        await work
-    except Exception as error:  # noqa: BLE001  it is sent to the client
-        call.connection.fail_call(call, error)

@@ -37,6 +37,7 @@ from pytriton.protocol.pb_columns import (
 from pytriton.serving.engine.validation import accepted_types
 from pytriton.serving.server.api.gatherer import ColumnSink, Iterations, can_be_columns
 from pytriton.serving.server.grpc.call import IDENTITY, GrpcCall
+from pytriton.serving.server.grpc.call_state import ENDED, OPEN
 
 if TYPE_CHECKING:
     import asyncio
@@ -81,7 +82,7 @@ class ColumnCall(GrpcCall):
         self.stream_id = stream_id
         self.head = head
         self.encoding = IDENTITY
-        self.is_open = True
+        self.state = OPEN
         self.deadline_s = _NEVER
         self._has_head = False
         self._sends = None
@@ -196,8 +197,8 @@ class CallColumns(PbColumns[PbResponsePattern]):
             frames = repeat(self._frames_of(0), end - first)
         bodies = pattern.encode(outputs, row, ids)
         for call, frame, body in zip(chunk.callers[first:end], frames, bodies, strict=True):
-            if call.is_open:
-                call.is_open = False
+            if call.state is not ENDED:
+                call.state = ENDED
                 connection = call.connection
                 # If the client's windows are too small, its response is queued frame by frame.
                 if not connection.http2.send_whole(call.stream_id, frame, body):
@@ -225,7 +226,7 @@ class CallColumns(PbColumns[PbResponsePattern]):
     ) -> None:
         """Answer one request like one that is not in a chunk."""
         call: ColumnCall = chunk.callers[index]
-        if not call.is_open:
+        if call.state is ENDED:
             pass
         elif error is not None:
             call.fail(error)

@@ -36,6 +36,7 @@ from pytriton.serving.server.api.pace import Holder
 from pytriton.serving.server.api.shortage import TOO_SLOW
 from pytriton.serving.server.api.status import GRPC_STATUS
 from pytriton.serving.server.api.turns import REQUEST_UNITS, TURN_UNITS
+from pytriton.serving.server.grpc.call_state import ENDED
 from pytriton.serving.server.grpc.timeouts import Action, Keepalive
 from pytriton.serving.server.process.event_loop import reader_of_parts, writer_of_parts
 
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
     from pytriton.protocol.http2 import Event, Http2Connection
     from pytriton.serving.server.api.shortage import UnreadAnswers
     from pytriton.serving.server.api.turns import Turns
-    from pytriton.serving.server.grpc.call import CallWork, GrpcCall
+    from pytriton.serving.server.grpc.call import GrpcCall
+    from pytriton.serving.server.grpc.call_work import CallWork
     from pytriton.serving.server.options.server_options import ClientLimits as ServerLimits
     from pytriton.serving.server.options.server_options import KeepaliveOptions
     from pytriton.serving.server.process.clients import ConnectionSet
@@ -195,7 +197,7 @@ class GrpcConnection(Http2Transport, asyncio.Protocol):
         if call_head.columns is not None and event.end_stream:
             column: GrpcCall | None = call_head.columns.take(self, stream_id, call_head, event.body)
             if column is not None:
-                if column.is_open:  # it may be answered already
+                if column.state is not ENDED:  # it may be answered already
                     self._calls[stream_id] = column
                     if call_head.timeout_ns is not None:
                         self._set_deadline(column, call_head.timeout_ns)
@@ -255,7 +257,7 @@ class GrpcConnection(Http2Transport, asyncio.Protocol):
     def fail_call(self, call: GrpcCall, error: Exception) -> None:
         """End a call with the exception that was raised while it was served."""
         if isinstance(error, GrpcError):
-            if call.is_open:
+            if call.state is not ENDED:
                 call.on_unreadable(error)
             if error.status is GrpcStatus.RESOURCE_EXHAUSTED:
                 self.work.refusals["grpc_message_bytes"] += 1
@@ -305,7 +307,7 @@ class GrpcConnection(Http2Transport, asyncio.Protocol):
 
     def _end(self, call: GrpcCall, status: GrpcStatus, message: str) -> None:
         """End a call that may still be executing."""
-        if call.is_open:
+        if call.state is not ENDED:
             logger.debug("gRPC error %s: %s", status.name, message)
             # Finish first: abandoning makes the engine answer, and the call must be closed then.
             call.finish(status, message)
@@ -326,7 +328,7 @@ class GrpcConnection(Http2Transport, asyncio.Protocol):
         """Serve a stream with this call from now on, unless it has ended already."""
         stream_id = call.stream_id
         replaced = self._calls.get(stream_id)
-        if not call.is_open:
+        if call.state is ENDED:
             self._calls.pop(stream_id, None)
             return
         self._calls[stream_id] = call

@@ -14,6 +14,7 @@ from google.protobuf import descriptor_pb2
 
 from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.grpc.call import GrpcCall, UnaryCall
+from pytriton.serving.server.grpc.call_state import ENDED
 
 if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
@@ -78,7 +79,7 @@ class CheckCall(UnaryCall):
 
     async def _respond_later(self, is_ready: Coroutine[Any, Any, bool]) -> None:
         status = encode_status(await is_ready)
-        if self.is_open:
+        if self.state is not ENDED:
             self.respond([status])
 
 

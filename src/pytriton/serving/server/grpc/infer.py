@@ -33,6 +33,7 @@ from pytriton.serving.server.api.refusals import (
     note_unread,
 )
 from pytriton.serving.server.grpc.call import IDENTITY, UnaryCall
+from pytriton.serving.server.grpc.call_state import ENDED
 from pytriton.serving.server.grpc.columns import CallTable
 from pytriton.serving.server.shared_memory.known_requests import MAX_BYTES, KnownRequests
 
@@ -289,7 +290,7 @@ class ModelInferCall(UnaryCall):
         if columns is not None and end_stream and self._assembler is None:
             taken = columns.take(self.connection, self.stream_id, self.head, data)
             if taken is not None:
-                self.is_open = False
+                self.state = ENDED
                 self.connection.replace_call(taken)
                 return
         super().on_data(data, end_stream=end_stream)
@@ -399,7 +400,7 @@ class ModelInferCall(UnaryCall):
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Send the only response of a coupled model."""
-        if not self.is_open:
+        if self.state is ENDED:
             return
         if response is None:
             self.fail(InternalError("expected a single response, got 0"))

@@ -10,6 +10,7 @@ from pytriton.protocol.grpc import MessageAssembler
 from pytriton.serving.server.access.decisions import patterns_of
 from pytriton.serving.server.api.turns import message_units
 from pytriton.serving.server.grpc.call import UnaryCall
+from pytriton.serving.server.grpc.call_state import ENDED
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -75,7 +76,7 @@ class OperationCall(UnaryCall):
 
     async def _respond_later(self, answer: Coroutine[Any, Any, Any]) -> None:
         value = await answer
-        if self.is_open:
+        if self.state is not ENDED:
             self._send(value)
 
     def _send(self, value: Any) -> None:

@@ -18,6 +18,7 @@ from pytriton.protocol.grpc import GrpcError, GrpcStatus
 from pytriton.serving.server.api.turns import message_units
 from pytriton.serving.server.grpc import health
 from pytriton.serving.server.grpc.call import GrpcCall
+from pytriton.serving.server.grpc.call_state import CLIENT
 
 if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
@@ -166,18 +167,14 @@ class ReflectionCall(GrpcCall):
         answer = self._service.answer(message)
         turn = self.connection.turn
         turn.spend(message_units(answer))
-        self.is_full = not self.send([answer])
-        if turn.is_over and not self.is_full:
-            self.is_full = True
-            self.connection.resume_later(self)
-
-    def on_turn(self) -> None:
-        """Process the requests that were held because others had to be served."""
-        self.on_writable()
+        if not self.send([answer]):
+            self.waits |= CLIENT
+        elif turn.is_over:
+            self.wait_for_turn()
 
     def on_writable(self) -> None:
         """Process the requests that were held because the client read slowly."""
-        self.is_full = False
+        self.waits &= ~CLIENT
         self.resume_input()
 
     def on_half_close(self) -> None:

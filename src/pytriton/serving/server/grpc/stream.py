@@ -32,6 +32,14 @@ from pytriton.protocol.pb_columns import PbStreamedResponsePattern
 from pytriton.serving.server.api.background import MEDIUM_BYTES
 from pytriton.serving.server.api.turns import REQUEST_UNITS
 from pytriton.serving.server.grpc.call import IDENTITY, GrpcCall, frame_message, gather
+from pytriton.serving.server.grpc.call_state import (
+    ANSWERS,
+    CLIENT,
+    HALF_CLOSED,
+    OPEN,
+    REQUESTS,
+    WORK,
+)
 from pytriton.serving.server.grpc.columns import ColumnTable, PbColumns
 from pytriton.serving.server.grpc.infer import SMALL_BYTES, has_typed_tensors, origin_of
 from pytriton.serving.server.shared_memory.region_request import RegionRequest
@@ -69,11 +77,8 @@ class StreamInferCall(GrpcCall):
     __slots__ = (
         "_answer_bytes",
         "_in_flight",
-        "_is_half_closed",
-        "_is_paused",
         "_is_strict",
         "_ordered",
-        "_waits_for_turn",
         "_waits_since_ns",
         "columns",
         "service",
@@ -91,11 +96,8 @@ class StreamInferCall(GrpcCall):
         self.service = service
         self.encoding = service.encoding(head)
         self.columns = columns if service.is_plain(head) else None
-        self._waits_for_turn = False
         self._waits_since_ns = time.monotonic_ns() if service.is_traced else 0
         self._is_strict = _STRICT_ERRORS in head.metadata
-        self._is_half_closed = False
-        self._is_paused = False
         self._answer_bytes = 0  # of responses that wait for earlier ones
         self._in_flight: dict[StreamedRequest, None] = {}  # an ordered set
         # The requests to coupled models, in the order in which their responses have to be sent.
@@ -128,7 +130,7 @@ class StreamInferCall(GrpcCall):
         streamed = StreamedRequest(self, parsed, began_ns)
         self._in_flight[streamed] = None
         if len(self._in_flight) >= MAX_IN_FLIGHT:
-            self.is_full = True
+            self.waits |= REQUESTS
         try:
             model = self._find_model(parsed)
             streamed.is_decoupled = model.spec.decoupled
@@ -158,7 +160,7 @@ class StreamInferCall(GrpcCall):
         member = StreamedMember(self, message, request_id, gatherer)
         self._in_flight[member] = None
         if len(self._in_flight) >= MAX_IN_FLIGHT:
-            self.is_full = True
+            self.waits |= REQUESTS
         self._ordered.append(member)
         return member
 
@@ -169,7 +171,7 @@ class StreamInferCall(GrpcCall):
             self._refuse_unread(streamed, built)
             return
         try:
-            streamed.start(built, spec, is_paused=self._is_paused)
+            streamed.start(built, spec, is_paused=bool(self.waits & CLIENT))
         except ServerError as error:  # its tensors are in shared memory that cannot be used
             self._refuse_unread(streamed, error)
 
@@ -181,13 +183,12 @@ class StreamInferCall(GrpcCall):
     def wait_until_submitted(self, request: RegionRequest) -> None:
         """Process no further message while inputs of a request are read from shared memory."""
         if request.is_reading:
-            self.is_busy = True
+            self.waits |= WORK
             request.on_submitted = self._on_submitted
 
     def _on_submitted(self) -> None:
-        self.is_busy = False
-        if self.is_open:
-            self.resume_input()
+        self.waits &= ~WORK
+        self.resume_input()
 
     def _find_model(self, parsed: ParsedMessage) -> ServedModel:
         engine, guard = self.service.engine, self.service.guard
@@ -204,8 +205,9 @@ class StreamInferCall(GrpcCall):
 
     def on_half_close(self) -> None:
         """End the call once all requests are answered."""
-        self._is_half_closed = True
-        self._finish_if_done()
+        if self.state is OPEN:  # a request before may have ended it
+            self.state = HALF_CLOSED
+            self._finish_if_done()
 
     def on_abandoned(self) -> None:
         in_flight, self._in_flight = self._in_flight, {}
@@ -269,7 +271,7 @@ class StreamInferCall(GrpcCall):
                 in_flight.pop(turns.popleft(), None)
         if ready:
             self._pause_unless(is_ready=self.send_framed(gather(ready)))
-            if self.is_full:
+            if self.waits:
                 self._resume_input_if_possible()
             self._finish_if_done()
 
@@ -277,7 +279,7 @@ class StreamInferCall(GrpcCall):
         """Count a response that waits for those to earlier requests."""
         self._answer_bytes += sum(map(len, answer or ()))
         if self._answer_bytes >= MAX_ANSWER_BYTES:
-            self.is_full = True
+            self.waits |= ANSWERS
         if self._answer_bytes >= MAX_UNREAD_BYTES:
             self.drop(Http2ErrorCode.ENHANCE_YOUR_CALM)
 
@@ -302,12 +304,12 @@ class StreamInferCall(GrpcCall):
 
     def _end_request(self, streamed: StreamedRequest) -> None:
         self._in_flight.pop(streamed, None)
-        if self.is_full:
+        if self.waits:
             self._resume_input_if_possible()
         self._finish_if_done()
 
     def _finish_if_done(self) -> None:
-        if self._is_half_closed and not self._in_flight:
+        if self.state is HALF_CLOSED and not self._in_flight:
             self.finish()
 
     # Flow control
@@ -320,8 +322,8 @@ class StreamInferCall(GrpcCall):
             return
         # Models that are coupled have one response each and cannot be paused; their answers are
         # queued.
-        if not self._is_paused:
-            self._is_paused = self.is_full = True
+        if not self.waits & CLIENT:
+            self.waits |= CLIENT
             for streamed in self._in_flight:
                 streamed.pause()
         elif self.connection.http2.queued_bytes(self.stream_id) >= MAX_UNREAD_BYTES:
@@ -329,33 +331,24 @@ class StreamInferCall(GrpcCall):
 
     def on_writable(self) -> None:
         """Resume the models that were paused because the client read slowly."""
-        self._is_paused = False
+        self.waits &= ~CLIENT
         for streamed in list(self._in_flight):
             streamed.resume()
-        self._resume_input_if_possible()
+        self.resume_input()
 
     def _spend(self) -> None:
         """Count a request that is no column; the next one may have to wait for others."""
         turn = self.connection.turn
         turn.spend(REQUEST_UNITS)
-        if turn.is_over and not self._waits_for_turn:
-            self._waits_for_turn = self.is_full = True
-            self.connection.resume_later(self)
-
-    def on_turn(self) -> None:
-        """Process the requests that were held because others had to be served."""
-        self._waits_for_turn = False
-        self._resume_input_if_possible()
+        if turn.is_over:
+            self.wait_for_turn()
 
     def _resume_input_if_possible(self) -> None:
-        # The conditions of a full call are checked together: one of them may hold when another
-        # ends.
-        self.is_full = (
-            self._is_paused
-            or self._waits_for_turn
-            or len(self._in_flight) >= MAX_IN_FLIGHT
-            or self._answer_bytes >= MAX_ANSWER_BYTES
-        )
+        """Process held requests if one that has ended leaves room for them."""
+        if len(self._in_flight) < MAX_IN_FLIGHT:
+            self.waits &= ~REQUESTS
+        if self._answer_bytes < MAX_ANSWER_BYTES:
+            self.waits &= ~ANSWERS
         self.resume_input()
 
 
