@@ -58,3 +58,9 @@ def test_call_in_a_chunk_whose_client_has_left_is_cancelled():
     column_call(recorder).abandon()
 
     assert recorder.cancelled == [7]
+
+
+def test_call_in_a_chunk_holds_no_memory_of_its_client():
+    call = column_call(Recorder())
+
+    assert (call.upload_bytes, call.held_bytes) == (0, 0)

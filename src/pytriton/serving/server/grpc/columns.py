@@ -93,6 +93,16 @@ class ColumnCall(GrpcCall):
     def incomplete_input(self) -> IncompleteInput | None:
         return None  # its whole request is in the chunk
 
+    @property
+    def upload_bytes(self) -> int:
+        """See `GrpcCall.upload_bytes`."""
+        return 0
+
+    @property
+    def held_bytes(self) -> int:
+        """See `GrpcCall.held_bytes`."""
+        return 0
+
     def _stop_input(self) -> None:
         """Do nothing: it has received everything."""
 
