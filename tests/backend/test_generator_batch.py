@@ -127,3 +127,13 @@ def test_end_is_said_to_every_open_request_once():
     ]
     assert stream.finish() == []
     assert stream.batches.open == {}
+
+
+@pytest.mark.parametrize("end", [lambda stream: stream.finish(), lambda stream: stream.cancel(0)])
+def test_batch_that_is_over_refers_to_nobody_who_waits(end):
+    stream = batch()
+    stream.on_credit = stream.leave
+    stream.on_cancel = stream.give_up
+    end(stream)
+
+    assert (stream.on_cancel, stream.on_credit) == (None, None)

@@ -123,7 +123,7 @@ def test_column_that_is_kept_does_not_keep_other_blocks_of_its_message(ends: End
         data = bytes([value]) * MIB
         block, offset = payload.add([data], MIB)
         columns.append(ColumnRef(offset, MIB, block))
-    left.send(Submit([], [ChunkItem(1, 1, 2, 0, columns)]), payload)
+    left.send(Submit([], [ChunkItem(1, 1, 2, 0, columns, [])]), payload)
     kept = receive(right).restricted(columns[1:])
     right.send(MemoryFrame())
     left.receive()

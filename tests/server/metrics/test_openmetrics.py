@@ -7,6 +7,7 @@ import types
 
 import pytest
 
+from pytriton.base.messages import RequestFields
 from pytriton.base.nvml import DeviceReading
 from pytriton.serving.engine.latencies import SLOW_SLOTS, LatencyPlan
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
@@ -43,7 +44,7 @@ def identified(one, trace_id="", request_id="", request_ms=7):
         chunk=None,
         index=0,
         trace=types.SimpleNamespace(trace_id=lambda _: trace_id) if trace_id else None,
-        request=types.SimpleNamespace(id=request_id),
+        request=types.SimpleNamespace(fields=RequestFields(id=request_id)),
     )
     one.statistics.latencies.on_identified((inference,), request_ms * MS, 2 * MS, 5 * MS, 0)
 

@@ -529,9 +529,9 @@ class WorkerBatch:
         """End a request whose client has cancelled it; returns its response if it was open."""
         if self._clients.pop(position, None) is None:
             return []
-        batch = self.execute.batch
         if not self._clients:
-            self.batches.open.pop(batch, None)
+            self._forget()
+        batch = self.execute.batch
         return [ResponseItem(batch, position, error="", error_code=ErrorCode.CANCELLED)]
 
     def finish(self, error: BaseException | None = None) -> list[ResponseItem]:
@@ -546,8 +546,13 @@ class WorkerBatch:
             for position in self._clients
         ]
         self._clients.clear()
-        self.batches.open.pop(batch, None)
+        self._forget()
         return items
+
+    def _forget(self) -> None:
+        self.batches.open.pop(self.execute.batch, None)
+        # They refer to this batch, which would keep its memory until garbage is collected.
+        self.on_cancel = self.on_credit = None
 
 
 class RequestPlace:
