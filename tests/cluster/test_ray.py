@@ -55,7 +55,7 @@ async def main():
     while sum(actor.pid == 0 for actor in executor.status().actors) < 3:
         await asyncio.sleep(0.05)
     pids = [actor.pid for actor in executor.status().actors if actor.pid]
-    print(executor._starter._process.process.pid, *pids, flush=True)
+    print(executor._process.process.pid, *pids, flush=True)
     await asyncio.to_thread(sys.stdin.read)
     await executor.close()
 
@@ -109,7 +109,7 @@ class Rig:
                 link.close()
 
     def launcher_pid(self):
-        return self.executor._starter._process.process.pid
+        return self.executor._process.process.pid
 
     def wait_until_left(self, actors=0, groups=0):
         """Wait until the cluster has just so many."""
