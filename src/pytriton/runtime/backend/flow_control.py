@@ -152,6 +152,8 @@ class OpenBatches:
             self._reader.add(window)
         queue.entries.append(entry)
         self._count(queue, entry.size + _ENTRY_BYTES)
+        if window.is_satisfied():  # asked last, as in `add_sleeper`
+            self._proceed(window)
 
     def add_sleeper(self, window: ResponseWindow) -> threading.Lock:
         """Returns a lock that is released when something has changed. The caller has the lock."""
@@ -160,7 +162,8 @@ class OpenBatches:
         window.sleepers.append(wakeup)
         self.waiting[window] = None
         self._reader.add(window)
-        if self.mailbox.is_over:  # asked last: else the reader wakes it
+        # Asked last: who brings credit, or the end, sees the sleeper only from now on.
+        if self.mailbox.is_over or window.is_satisfied():
             self._wake(window)
         return wakeup
 
@@ -171,12 +174,15 @@ class OpenBatches:
             OSError: The server has ended.
         """
         with self.lock:
-            queue = window.queue
-            if queue is not None and self.mailbox.is_over:
-                self._drop(queue)
-            elif queue is not None and not queue.is_dead:
-                self._send_waiting(window, queue)
-            self._wake(window)
+            self._proceed(window)
+
+    def _proceed(self, window: ResponseWindow) -> None:
+        queue = window.queue
+        if queue is not None and self.mailbox.is_over:
+            self._drop(queue)
+        elif queue is not None and not queue.is_dead:
+            self._send_waiting(window, queue)
+        self._wake(window)
 
     def send_item(self, run: WorkerBatch, item: ResponseItem) -> None:
         """Send a response without tensors."""
