@@ -98,7 +98,6 @@ class FrontEnd:
             self._access_log.use_http(self._http)
             self._access_log.use_grpc(self._grpc)
             engine.observers.add("access log", self._access_log)
-        # After the access log, which replaces classes; this replaces methods of objects.
         self._verbose = VerboseRequests(engine, self._http, self._grpc)
         self._cloud: list[CloudApi] = []
         self._openers: list[ClientOpener] = []
