@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import sys
 from base64 import b64encode
 
@@ -167,6 +168,7 @@ def test_status_names_the_regions(client, protocol, regions):
         named = {name: each.byte_size for name, each in status.regions.items()}
         status = [{"name": name, "device_id": 0, "byte_size": named[name]} for name in named]
 
+    status.sort(key=operator.itemgetter("name"))  # a map of protobuf has no order
     assert status == [{"name": name, "device_id": 0, "byte_size": SIZE} for name in ("in", "out")]
 
 

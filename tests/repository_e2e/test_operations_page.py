@@ -17,6 +17,7 @@ from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from pytriton.base.settings import BY_NAME
+from pytriton.runtime.functions.bound_config import batch_hint
 from pytriton.serving.engine.stall_watch import FIRST_REPORT_S, StallWatch
 from pytriton.serving.engine.stats import ModelStatistics
 from pytriton.serving.server.command.arguments import parse
@@ -208,9 +209,11 @@ def asked(server):
 
 
 def asked_over_grpc(server):
-    with server.grpc_client() as client, pytest.raises(InferenceServerException) as refusal:
-        client.get_inference_statistics()
-    return str(refusal.value)
+    for port in (server.grpc_port, server.http_port):
+        with InferenceServerClient(f"127.0.0.1:{port}") as client:
+            with pytest.raises(InferenceServerException) as refusal:
+                client.get_inference_statistics()
+            yield str(refusal.value)
 
 
 def are_done(requests, count):
@@ -227,6 +230,15 @@ def asked_while_busy(server):
             assert eventually(partial(are_done, requests, refused_count))
             server.let_go(name)
             yield from (request.result() for request in requests)
+
+
+def forgotten_decorator():
+    """What the log says of a function that takes its list of requests for an array."""
+
+    def double(data):
+        return [2 * data.astype("f4")]
+
+    return batch_hint(double, ["data"], AttributeError("'list' object has no attribute 'astype'"))
 
 
 def stalled():
@@ -257,7 +269,7 @@ def said(start_module_server):
     texts += [answer.body.decode() for answer in asked_while_busy(server)]
     assert eventually(lambda: "Traces cannot be written" in server.stderr)
     assert eventually(lambda: "cannot be written" in full_disk.stderr)
-    texts += [asked_over_grpc(server), *stalled()]
+    texts += [*asked_over_grpc(server), *stalled(), forgotten_decorator()]
     server.hold("full")
     with ThreadPoolExecutor() as pool:
         late = pool.submit(server.post, "/v2/models/full/infer", X)

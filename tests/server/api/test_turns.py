@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 
-from pytriton.serving.server.api.turns import TURN_UNITS, Turn, Turns, answer_units
+from pytriton.serving.server.api.turns import TURN_UNITS, Turn, Turns
 from tests.fakes import FakeLoop
 
 
@@ -150,7 +150,3 @@ def test_lost_connection_gets_no_turn():
 
     assert log == ["a ends"]
     assert loop.is_idle
-
-
-def test_answers_cost_by_their_bytes():
-    assert answer_units(()) < answer_units((bytes(1000),)) < answer_units((bytes(1000),) * 2)

@@ -53,3 +53,14 @@ def test_principals_that_have_used_nothing_have_no_lines():
     assert len(lines) <= 6
     assert all('principal="p7"' in line for line in lines)
     assert 'nv_principal_running_request_count{model="m",principal="p7",version="1"} 0' in lines
+
+
+def test_principal_whose_ensemble_used_a_model_has_lines_there():
+    served = model("step")
+    quotas = ModelQuotas("step", 1, served.statistics)
+    quotas.apply(Quotas({"alice": PrincipalQuotas()}))
+    step = inference(RecordingSink(), principal="alice", owner=object(), queued_ns=1_000)
+    quotas.on_dispatch([step], 8_000)
+
+    labels = 'model="step",principal="alice",version="1"'
+    assert f"nv_principal_queue_duration_us{{{labels}}} 7" in page(served)

@@ -68,16 +68,22 @@ class TensorReader:
         if len(batch.inferences) == 1:
             # There is nothing to split; skipping that saves 4 microseconds for a single request.
             request = batch.inferences[0].request
-            outputs = _outputs(received, request, frame.outputs)
+            if request.device is None:
+                outputs = make_outputs(received, frame.outputs)
+            else:
+                outputs = _device_outputs(received, request, frame.outputs)
             return [Outcome(0, self._response(request, outputs))]
         return self._split(received, frame, batch)
 
-    def reshape(self, outputs: list[TensorRef]) -> ServerError | None:
-        """Give outputs the shapes that clients see; returns an error if that is not possible."""
-        reshapes = self._labels.output_reshapes
-        if not reshapes:
-            return None
-        return reshape_outputs(outputs, reshapes, batching=self._labels.batching)
+    def reshape(self, outputs: list[TensorRef]) -> None:
+        """Give outputs the shapes that clients see.
+
+        Raises:
+            InternalError: One of them has another size.
+        """
+        labels = self._labels
+        if labels.output_reshapes:
+            reshape_outputs(outputs, labels.output_reshapes, batching=labels.batching)
 
     def read_error(self, error: Exception) -> ServerError:
         """Returns the error of requests whose answer could not be read."""
@@ -85,20 +91,22 @@ class TensorReader:
 
     def item_response(
         self, received: Received, item: ResponseItem, request: InferRequest
-    ) -> tuple[InferResponse | None, ServerError | None]:
-        """Returns the response in a part of a message, or an error in its place, or neither."""
+    ) -> InferResponse | None:
+        """Returns the response in a part of a message; None if that has an error, or the end."""
         # First, so that they are released if there is an error.
         taken = None if item.device is None else self._take_exports(request, item.device)
-        if item.error is not None or item.outputs is None:
-            return None, None
-        error = self.reshape(item.outputs)
-        if error is not None:
-            return None, error
-        labels, outputs = self._labels, _outputs(received, request, item.outputs, taken)
-        response = InferResponse(
+        refs, labels = item.outputs, self._labels
+        if refs is None or item.error is not None:
+            return None
+        if labels.output_reshapes:
+            self.reshape(refs)
+        if taken is None and request.device is None:
+            outputs = make_outputs(received, refs)
+        else:
+            outputs = _device_outputs(received, request, refs, taken)
+        return InferResponse(
             labels.name, labels.version, request.fields.id, outputs, item.parameters
         )
-        return response, None
 
     def _split(self, received: Received, frame: BatchResult, batch: RunningBatch) -> list[Outcome]:
         requests = [inference.request for inference in batch.inferences]
@@ -154,16 +162,17 @@ class TensorReader:
         return ledger.take_all(exports)
 
 
-def _outputs(
+def _device_outputs(
     received: Received,
     request: InferRequest,
     refs: list[TensorRef],
     taken: Mapping[str, DeviceBytes] | None = None,
 ) -> list[InferTensor]:
-    """Returns the outputs of a response; those that were `taken` are in GPU memory."""
+    """Returns the outputs of a response; those that were `taken` are in GPU memory.
+
+    So are those that the instance has written to memory of the client.
+    """
     device = request.device
-    if taken is None and device is None:
-        return make_outputs(received, refs)
     tensors: dict[int, InferTensor] = {}
     for index, ref in enumerate(refs):
         if taken is not None and ref.name in taken:

@@ -339,16 +339,19 @@ def _converted(reshape: Reshape, shape: Shape, *, batching: bool) -> Shape:
 
 def reshape_outputs(
     refs: Iterable[TensorRef], reshapes: Mapping[str, Reshape], *, batching: bool
-) -> InternalError | None:
-    """Give outputs the shapes that clients expect; returns an error if one has another size."""
+) -> None:
+    """Give outputs the shapes that clients expect.
+
+    Raises:
+        InternalError: One of them has another size.
+    """
     for ref in refs:
         reshape = reshapes.get(ref.name)
         if reshape is None:
             continue
         shape = reshape.convert(ref.shape, batching=batching)
         if shape is None:
-            return InternalError(
+            raise InternalError(
                 f"output tensor shape does not match size of output for '{ref.name}'"
             )
         ref.shape = shape
-    return None

@@ -210,11 +210,12 @@ class BatchTracker:
             return
         started_ns, finished_ns = frame.started_ns, frame.finished_ns
         times_ns = (started_ns, finished_ns)
+        error = None
         try:
             if not batch.started_ns <= started_ns <= finished_ns <= time.monotonic_ns():
                 times_ns = self._plausible_times(times_ns, batch)
-            error = self._reader.reshape(frame.outputs) if self._labels.output_reshapes else None
-            outcomes = self._reader.outcomes(received, frame, batch) if error is None else []
+            self._reader.reshape(frame.outputs)
+            outcomes = self._reader.outcomes(received, frame, batch)
         except ProtocolError:
             self.running[frame.batch] = batch  # the instance ends, and the batch with it
             raise
@@ -290,11 +291,11 @@ class BatchTracker:
     ) -> None:
         """Report the bursts of a message, without those for requests that have ended."""
         outputs: list[list[OutputBurst]] = []
+        error = None
         try:
-            error = self._reader.reshape(rows.outputs)
-            if error is None:
-                counts = [burst.count for burst in rows.bursts]
-                outputs = split_rows(received, rows.outputs, counts)
+            self._reader.reshape(rows.outputs)
+            counts = [burst.count for burst in rows.bursts]
+            outputs = split_rows(received, rows.outputs, counts)
         except ProtocolError:
             raise
         except Exception as failure:  # noqa: BLE001  it takes the place of the responses
@@ -349,7 +350,8 @@ class BatchTracker:
         if item.is_rescheduled and not item.is_final:
             raise ProtocolError("expected that a request ends before it is executed again")
         request = batch.inferences[item.position].request
-        response, error = self._reader.item_response(received, item, request)
+        response = self._reader.item_response(received, item, request)
+        error = None
         if item.error is not None:
             error = self._error(item.error_code, item.error, item.origin, batch)
         return Outcome(item.position, response, error, item.is_final, item.is_rescheduled)

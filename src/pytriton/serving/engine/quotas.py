@@ -212,8 +212,8 @@ class Account:
 
     @property
     def is_used(self) -> bool:
-        """Whether a request of the principal has come."""
-        return self.requests > 0 or any(self.refused.values())
+        """Whether a request of the principal has come, or a step of one for an ensemble."""
+        return self.requests > 0 or self.queue_ns > 0 or any(self.refused.values())
 
     def limit(self, states: tuple[QuotaState, ...]) -> None:
         """Apply these quotas from now on; requests under way give back to those before."""

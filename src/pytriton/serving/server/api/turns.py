@@ -5,8 +5,9 @@ One read of a socket can bring more than a thousand requests, and one of them ma
 So what a connection does for its client is counted in units of about 20 microseconds, roughly, and
 not measured: the same input always takes the same turns. When the units of a turn are spent, the
 connection reads nothing more from its socket, and what it has read already waits in it, in order,
-for its next turn. Turns are taken in a queue, in each iteration of the event loop so many of them
-that they take as long as one.
+for its next turn. Turns that are over wait in a queue, of which each iteration of the event loop
+takes so many that they cost as much as one. A turn that is not over is whole again in the next
+iteration, in which nobody has to touch it: most connections have one small request in each.
 
 Small inferences that travel as columns cost nothing, so that those of one read stay together; how
 many there can be is bounded where a read is parsed. Everything else costs something, by what it is
@@ -38,21 +39,13 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
-
-    from pytriton.base.dtypes import Buffer
 
 logger = logging.getLogger(__name__)
 
 TURN_UNITS = 128
 REQUEST_UNITS = 4  # a request or a call that is no column
-_BYTES_PER_UNIT = 256  # of answers: most are documents, and are made of small parts
+BYTES_PER_UNIT = 256  # of answers: most are documents, and are made of small parts
 _MESSAGE_BYTES_PER_UNIT = 8  # of protobuf: each field is set by itself
-
-
-def answer_units(parts: Sequence[Buffer]) -> int:
-    """Returns what it costs to write an answer."""
-    return 1 + sum(map(len, parts)) // _BYTES_PER_UNIT
 
 
 def message_units(message: bytes) -> int:
@@ -76,14 +69,14 @@ class TurnTaker(Protocol):
 class Turn:
     """What one connection may still do in this iteration of the event loop."""
 
-    __slots__ = ("_is_used", "_is_wanted", "_left", "_owner", "_turns")
+    __slots__ = ("_iteration", "_left", "_owner", "_turns", "_waits")
 
     def __init__(self, turns: Turns, owner: TurnTaker) -> None:
         self._turns = turns
         self._owner: TurnTaker | None = owner
         self._left = TURN_UNITS
-        self._is_used = False
-        self._is_wanted = False
+        self._iteration = 0  # in which units of it were spent last
+        self._waits = False  # in the queue
 
     @property
     def is_over(self) -> bool:
@@ -92,23 +85,33 @@ class Turn:
 
     def spend(self, units: int) -> None:
         """Count some work of the connection, which may end its turn."""
-        if not self._is_used:
-            self._is_used = True
+        turns = self._turns
+        if self._iteration != turns.iteration:
+            self._iteration = turns.iteration
+            if not self._waits:
+                self._left = TURN_UNITS
+            if not turns.is_end_due:
+                turns.end_iteration_soon()
+        self._left = left = self._left - units
+        if left <= 0 < left + units:
+            self._wait()
+            if self._owner is not None:
+                self._owner.end_turn()
+
+    def _wait(self) -> None:
+        if not self._waits:
+            self._waits = True
             self._turns.add(self)
-        was_over = self._left <= 0
-        self._left -= units
-        if self._left <= 0 and not was_over and self._owner is not None:
-            self._owner.end_turn()
 
     def end(self) -> None:
         """Let others be served first, as there is more to do."""
-        if self._left > 0:
-            self.spend(self._left)
+        if not self.is_over:
+            self.spend(TURN_UNITS)
 
     def want_next(self, units: int) -> None:
         """Count some work of which a part is left for the next turn, though this one may go on."""
-        self._is_wanted = True
         self.spend(units)
+        self._wait()
 
     def close(self) -> None:
         """Let go of a connection that is lost: it owns this turn, and should not stay for it."""
@@ -116,10 +119,9 @@ class Turn:
 
     def renew(self) -> int:
         """Begin the next turn; returns what was spent at once, for what was left."""
-        is_wanted = self._is_wanted or self._left <= 0
-        self._is_used = self._is_wanted = False
+        self._waits = False
         self._left = TURN_UNITS
-        if is_wanted and self._owner is not None:
+        if self._owner is not None:
             try:
                 self._owner.begin_turn()
             except Exception:
@@ -130,29 +132,37 @@ class Turn:
 
 
 class Turns:
-    """Renews the turns of the connections of a port, first those that were used first."""
+    """The turns of the connections of a port: those that wait are renewed in their order.
+
+    Attributes:
+        iteration: The number of this iteration of the event loop, of those with a turn.
+        is_end_due: Whether it is known that it ends.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.iteration = 1
         self._loop = loop
-        self._used: deque[Turn] = deque()
-        self._is_due = False
+        self._waiting: deque[Turn] = deque()
+        self.is_end_due = False
 
     def add(self, turn: Turn) -> None:
         """Renew a turn in the next iteration of the event loop, or in a later one."""
-        self._used.append(turn)
-        self._renew_soon()
+        self._waiting.append(turn)
+        self.end_iteration_soon()
 
-    def _renew_soon(self) -> None:
-        if not self._is_due:
-            self._is_due = True
-            self._loop.call_soon(self._renew)
+    def end_iteration_soon(self) -> None:
+        """Begin a new iteration when all of this one is done."""
+        if not self.is_end_due:
+            self.is_end_due = True
+            self._loop.call_soon(self._begin_iteration)
 
-    def _renew(self) -> None:
-        self._is_due = False
+    def _begin_iteration(self) -> None:
+        self.is_end_due = False
+        self.iteration += 1
         spent = 0
-        for _ in range(len(self._used)):  # those that go on are added behind the others
-            spent += self._used.popleft().renew()
+        for _ in range(len(self._waiting)):  # those that go on are added behind the others
+            spent += self._waiting.popleft().renew()
             if spent >= TURN_UNITS:
                 break
-        if self._used:
-            self._renew_soon()
+        if self._waiting:
+            self.end_iteration_soon()

@@ -269,7 +269,7 @@ class HttpApi(HttpHandler):
                 )
                 if exchange is not None:
                     return exchange
-            connection.spend(REQUEST_UNITS)
+            connection.turn.spend(REQUEST_UNITS)
             return resolved.handler(connection, request, resolved.route)
         except ServerError as error:
             self._note_refusal(resolved.route, error)

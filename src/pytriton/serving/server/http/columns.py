@@ -100,8 +100,8 @@ class ColumnExchange(HttpExchange):
         self._gatherer.cancel(self._chunk, self._index)
 
 
-class LoneExchange(InferExchange):
-    """A request that is alone in its iteration, of a form that was learned.
+class SmallExchange(InferExchange):
+    """A request of a form that was learned, with a response that is in no column.
 
     `small_body_layout` has made sure that the connection is kept after its response.
     """
@@ -156,7 +156,7 @@ class HttpColumns(ColumnSink[HttpResponsePattern]):
         fields: RequestFields,
     ) -> HttpExchange:
         """Serve a request without a chunk, which is faster for one; its pattern has read it."""
-        exchange = LoneExchange(self._service, model, route.version, connection)
+        exchange = SmallExchange(self._service, model, route.version, connection)
         is_plain = self._encoding == "identity"
         exchange.set_format(None if is_plain else self._encoding.encode(), self._format)
         exchange.start(request.head, self.lone_request(inputs, fields), model)
@@ -197,7 +197,7 @@ class HttpColumns(ColumnSink[HttpResponsePattern]):
         if error is not None:
             respond_server_error(connection, error)
         else:
-            exchange = InferExchange(self._service, chunk.model, "", connection)
+            exchange = SmallExchange(self._service, chunk.model, "", connection)
             is_plain = self._encoding == "identity"
             exchange.set_format(None if is_plain else self._encoding.encode(), self._format)
             exchange.on_response(response, final=True)

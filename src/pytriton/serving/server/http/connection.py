@@ -13,12 +13,13 @@ from pytriton.base.errors import error_for_clients
 from pytriton.base.messages import TraceOrigin
 from pytriton.protocol.json_text import dump_json
 from pytriton.serving.server.api.status import HTTP_STATUS
-from pytriton.serving.server.api.turns import answer_units
+from pytriton.serving.server.api.turns import BYTES_PER_UNIT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytriton.base.dtypes import Buffer
+    from pytriton.serving.server.api.turns import Turn
     from pytriton.serving.server.http.handler import HttpExchange, HttpHandler
     from pytriton.serving.server.http.reader import HttpRequest, RequestHead
 
@@ -104,6 +105,7 @@ class HttpConnection:
     """
 
     peer: Any = None  # who is at the other end, once a policy has asked for it
+    turn: Turn  # what it may still do for its client in this iteration of the event loop
 
     def __init__(self, handler: HttpHandler) -> None:
         self._handler = handler
@@ -128,10 +130,6 @@ class HttpConnection:
 
     def get_extra_info(self, name: str) -> Any:
         """Returns a fact about the transport; None if it is not known."""
-        raise NotImplementedError
-
-    def spend(self, units: int) -> None:
-        """Count work for the client, who may have to let others be served first."""
         raise NotImplementedError
 
     def _handle(self, request: HttpRequest) -> None:
@@ -181,17 +179,18 @@ class HttpConnection:
         request = self._current
         if request is None:  # the client has left
             return
+        size = sum(map(len, parts))
         if self.watched is not None:
             is_sent = not self._is_streaming and request.head.method != b"HEAD"
-            self._take_watched().end(status, sum(map(len, parts)) if is_sent else 0)
+            self._take_watched().end(status, size if is_sent else 0)
         if self._is_streaming:
             self._break_off()
             return
-        self.spend(answer_units(parts))
+        self.turn.spend(1 + size // BYTES_PER_UNIT)
         head, cors = request.head, self._handler.cors
         if cors is not None and head.method != b"OPTIONS":  # those say it themselves
             headers += cors.answer_headers(head.headers.get)
-        self._send(head, status, parts, content_type, headers)
+        self._send(head, status, parts, size, content_type, headers)
 
     def _take_watched(self) -> AnswerWatch:
         """Returns who observes the answer, and forgets it: it hears of the end."""
@@ -204,6 +203,7 @@ class HttpConnection:
         head: RequestHead,
         status: int,
         parts: Sequence[Buffer],
+        size: int,
         content_type: bytes,
         headers: bytes,
     ) -> None:

@@ -148,7 +148,7 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         self._closes_when_idle = handler.is_leaving
         # Whether small answers take the same way as others: somebody observes them, for example.
         self._has_one_way = handler.is_leaving or handler.answers is not None
-        self._turn = Turn(handler.turns, self)
+        self.turn = Turn(handler.turns, self)
 
         self._reader = RequestReader(
             self,
@@ -156,7 +156,7 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
             handler.origins,
             handler.cached_heads,
             handler.request_memory,
-            self._turn,
+            self.turn,
             is_timed=handler.is_timed,
         )
         self._is_reading_paused = False
@@ -234,7 +234,7 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._end_counting()
         self._resume_exchange()
-        self._is_behind = bool(self._waiting) or self._turn.is_over
+        self._is_behind = bool(self._waiting) or self.turn.is_over
         self._process_waiting_soon()
 
     # Reader callbacks
@@ -303,10 +303,10 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         head: RequestHead,
         status: int,
         parts: Sequence[Buffer],
+        size: int,
         content_type: bytes,
         headers: bytes,
     ) -> None:
-        size = sum(map(len, parts))
         closes = not head.keep_alive or (self._closes_when_idle and not self._waiting)
         text = response_head(
             status, content_type, headers, size, closes=closes, is_http_10=head.is_http_10
@@ -389,7 +389,7 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
 
     def _process_waiting(self) -> None:
         """Process queued requests until one is answered later, or others are served first."""
-        turn = self._turn
+        turn = self.turn
         while (
             self._waiting and self._current is None and not (self.is_writing_paused or turn.is_over)
         ):
@@ -410,7 +410,7 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         """Let the transport read more if there is room, and nothing waits for the next turn."""
         has_room = self._waiting_bytes <= MAX_WAITING_BYTES
         is_short = has_room and len(self._waiting) <= MAX_PIPELINED // 2
-        is_left = self._turn.is_over or self._reader.has_rest
+        is_left = self.turn.is_over or self._reader.has_rest
         if self._is_reading_paused and is_short and not is_left:
             self._resume_reading()
 
@@ -427,10 +427,6 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
 
     # Turns
 
-    def spend(self, units: int) -> None:
-        """Count work for the client, who may have to let others be served first."""
-        self._turn.spend(units)
-
     def end_turn(self) -> None:
         """Let the requests that follow wait, and read no more before the next turn."""
         if self._state is _OPEN and not self._transport.is_closing():
@@ -443,7 +439,7 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
             return
         reader = self._reader
         self._process_waiting()
-        if self._turn.is_over or not reader.has_rest:
+        if self.turn.is_over or not reader.has_rest:
             return
         reader.read_rest()
         if reader.is_mid_request and not reader.is_over:

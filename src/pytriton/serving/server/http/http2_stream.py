@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.http2 import Http2RequestHead
     from pytriton.serving.server.api.request_memory import MemoryLease, RequestMemory
+    from pytriton.serving.server.api.turns import Turn
     from pytriton.serving.server.http.http2_connection import Http2ServerConnection
     from pytriton.serving.server.options.server_options import ClientLimits
 
@@ -218,9 +219,10 @@ class Http2Stream(HttpConnection):
         """Returns a fact about the transport; None if it is not known."""
         return self._connection.get_extra_info(name)
 
-    def spend(self, units: int) -> None:
-        """Count work for the client, who may have to let others be served first."""
-        self._connection.turn.spend(units)
+    @property
+    def turn(self) -> Turn:  # type: ignore[override]  # all streams of a connection share one
+        """What the client's connection may still do in this iteration of the event loop."""
+        return self._connection.turn
 
     def handle(self, request: HttpRequest) -> None:
         """Answer a request, now or later."""
@@ -272,10 +274,11 @@ class Http2Stream(HttpConnection):
         head: RequestHead,
         status: int,
         parts: Sequence[Buffer],
+        size: int,
         content_type: bytes,
         headers: bytes,
     ) -> None:
-        block = response_block(status, content_type, headers, sum(map(len, parts)))
+        block = response_block(status, content_type, headers, size)
         body = () if head.method == b"HEAD" else parts
         self._connection.http2.send_body(self.stream_id, block, body)
         self._end()
