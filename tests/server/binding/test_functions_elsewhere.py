@@ -30,6 +30,8 @@ from pytriton.runtime.executor.worker import InstanceUnavailableError
 from pytriton.runtime.functions import ray_model
 from pytriton.runtime.transport.control import Bind, Unbind
 from pytriton.serving.engine.model import VersionState
+from pytriton.serving.repository.loading.plans import LoadTimeoutError
+from pytriton.serving.repository.loading.python_version import RestartPolicy
 from pytriton.serving.server.binding import function_loader
 from pytriton.serving.server.binding.function_loader import FunctionLoader
 from tests.executor.remote.plain_cluster import PlainCluster
@@ -50,6 +52,7 @@ class ElsewhereBinder(Binder):
         self.recovery = self.launcher.recovery
         self.problem: Exception | None = None
         self.specs = []
+        self.launch_errors = []
         self.session._load_function = FunctionLoader(self._launcher, self.factory).load
 
     async def _launcher(self):
@@ -59,6 +62,8 @@ class ElsewhereBinder(Binder):
 
     async def launch(self, spec):
         self.specs.append(spec)
+        if self.launch_errors:
+            raise self.launch_errors.pop()
         return await self.launcher.launch(spec)
 
     def send(self, function, inputs=X, outputs=Y, *, name="m", config=None, strict=None, **ray):
@@ -337,6 +342,17 @@ def test_start_that_takes_too_long_ends_its_process(server, monkeypatch):
 
     assert "it was not loaded within 0.2 s" in answer.error
     assert answer.error_code == ErrorCode.UNAVAILABLE
+
+
+def test_replacement_that_found_no_free_place_is_no_crash_of_the_function(server):
+    server.bind_elsewhere("pid_of")
+    server.engine.lookup("m")._supervisor._policy = RestartPolicy(2)
+    (pid,) = server.pids
+    server.launch_errors = [LoadTimeoutError("no node had a free GPU")]
+    os.kill(pid, signal.SIGKILL)
+
+    assert server.until(lambda: server.pids not in ([], [pid]))
+    assert server.values() == server.pids
 
 
 def test_end_of_the_binding_process_ends_everything():

@@ -57,12 +57,14 @@ class FunctionLoader:
         bound = BoundSpec.read(message)
         launcher = await self._launcher()
         parts = bound.parts(MemoryTrimmer(self._factory.loop), ray.maximum)
+        placement = _placement(ray)
 
         def plan_of(index: int) -> InstancePlan:
             return InstancePlan(
                 name=f"{bound.spec.name}_0_{index}",
                 kind="GPU" if ray.num_gpus else "CPU",
                 limits=bound.limits,
+                placement=placement,
             )
 
         timeout_s = ray.start_timeout_s + _TIMEOUT_MARGIN_S
@@ -90,7 +92,7 @@ class FunctionLoader:
         worker = WorkerSpec(
             plan.name,
             f"pytriton {plan.name}",
-            placement=_placement(ray),
+            placement=plan.placement,
             model=spec.name,
             version=spec.version,
         )
