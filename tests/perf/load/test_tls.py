@@ -54,7 +54,11 @@ def proxies(server, certificate):
     async def serve(port):
         async def forward(reader, writer):
             there = await asyncio.open_connection("127.0.0.1", port)
-            await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
+            try:
+                await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
+            finally:  # both have ended, or this is cancelled while a client is still connected
+                there[1].transport.abort()
+                writer.transport.abort()
 
         return await asyncio.start_server(forward, "localhost", 0, ssl=context)
 
