@@ -50,6 +50,21 @@ def test_child_keeps_few_lines_of_many(capfd):
     assert ended.reason().splitlines()[1:] == [str(i) for i in range(4980, 5000)]
 
 
+@pytest.mark.parametrize("lines, waits", [([9, 1, 0, 7], 3), ([0, 7], 1), ([1] * 99, 30)])
+def test_last_lines_are_waited_for_while_they_come_and_not_for_ever(lines, waits):
+    child = InstanceProcess([], {}, Ends())
+    read = []
+
+    class SlowReader:
+        def join(self, _seconds):
+            read.append(lines[len(read)])
+            child._line_count += read[-1]
+
+    child._await_last_lines(SlowReader())
+
+    assert read == lines[:waits]
+
+
 def test_killed_child_ends_with_what_it_has_started(tmp_path):
     ended = Ends()
     pipe = tmp_path / "pipe"

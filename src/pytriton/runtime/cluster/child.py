@@ -38,7 +38,9 @@ _MAX_LINE_BYTES = 4096
 _SAY_AFTER_S = 1.0
 _LAST_LINES = 20
 _LINE_BYTES = 2000
-_LAST_OUTPUT_S = 1.0  # to read what the process wrote last, if others hold its pipe open
+# What the process wrote last is waited for while it comes, but others may hold its pipe open.
+_LAST_OUTPUT_S = 1.0
+_MAX_LAST_WAITS = 30
 
 
 class OutputReturn:
@@ -132,6 +134,7 @@ class InstanceProcess:
         self._error: OSError | None = None
         self._is_started = threading.Event()
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self._line_count = 0
 
     def start(self) -> int:
         """Start the process; returns its id.
@@ -174,16 +177,24 @@ class InstanceProcess:
         )
         reader.start()
         code = _wait(self._process)
-        reader.join(_LAST_OUTPUT_S)
+        self._await_last_lines(reader)
         returned.close()
         lines = "\n".join(self._lines)
         reason = describe_exit(code)
         self._on_end(f"{reason}{LAST_OUTPUT}{lines}" if lines else reason)
 
+    def _await_last_lines(self, reader: threading.Thread) -> None:
+        for _ in range(_MAX_LAST_WAITS):
+            count = self._line_count
+            reader.join(_LAST_OUTPUT_S)
+            if self._line_count == count:
+                return
+
     def _read(self, output: IO[bytes], returned: OutputReturn) -> None:
         with output:
             for line in iter(lambda: output.readline(_LINE_BYTES), b""):
                 self._lines.append(line.decode(errors="replace").rstrip())
+                self._line_count += 1
                 returned.add(line)
                 with contextlib.suppress(OSError):
                     os.write(2, line)
