@@ -337,7 +337,9 @@ def test_start_tells_the_model_and_where_the_first_tensor_begins():
     request = message("müller", [tensor("x", "FP32", [9])], raw=[b"!" * 300], model_version="7")
     content = request.SerializeToString()
 
-    assert read_start(content[:200]) == MessageStart("müller", "7", content.index(b"!"))
+    first = content.index(b"!")
+    assert read_start(content[:200]) == MessageStart("müller", "7", first - 3, first)
+    assert parse_message(content[: first - 3])[0].model_name == "müller"
 
 
 def test_start_without_a_raw_tensor_tells_nothing():

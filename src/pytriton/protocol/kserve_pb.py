@@ -127,6 +127,7 @@ class MessageStart(NamedTuple):
 
     model_name: str
     model_version: str
+    raw_at: int  # where the first raw tensor begins, with its tag; a message may end there
     raw_offset: int  # where the bytes of the first raw tensor begin
 
 
@@ -142,7 +143,7 @@ def read_start(start: Buffer) -> MessageStart | None:
         tag = start[at]
         size, content = _length(start, at + 1)
         if tag == _RAW:
-            return MessageStart(texts[_MODEL_NAME], texts[_MODEL_VERSION], content)
+            return MessageStart(texts[_MODEL_NAME], texts[_MODEL_VERSION], at, content)
         at = content + size
         if tag in texts:
             texts[tag] = str(start[content:at], "utf-8", "replace")

@@ -26,6 +26,7 @@ RIGHTS = {
     "team-a": Rights(apis=("inference", "metadata"), models=("llm-*", "rank")),
     "admin": Rights(apis=("*",)),
     "guest": Rights(apis=("health",)),
+    "clerk": Rights(apis=("inference",), models=()),
 }
 
 
@@ -160,6 +161,9 @@ def test_key_of_a_principal_that_is_gone_is_refused(setting):
         ("team-a", "metadata", Scope.FILTERED, None),
         ("team-a", "metadata", Scope.ALL, Reason.FORBIDDEN_MODEL),
         ("team-a", "logging", Scope.NONE, Reason.FORBIDDEN_API),
+        ("team-a", "inference", Scope.BY_BODY, None),
+        ("clerk", "inference", Scope.BY_BODY, Reason.FORBIDDEN_MODEL),
+        ("clerk", "inference", Scope.NONE, None),
         ("admin", "logging", Scope.ALL, None),
         ("admin", "inference", "anything", None),
         ("guest", "health", "anything", None),

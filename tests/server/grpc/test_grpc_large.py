@@ -12,6 +12,10 @@ import pytest
 
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.grpc import GrpcStatus, message_prefix
+from pytriton.serving.server.access.certificates import Peer
+from pytriton.serving.server.access.control import AccessControl
+from pytriton.serving.server.access.keys import KeyRecord, make_key
+from pytriton.serving.server.access.policy import Policy, Rights
 from pytriton.serving.server.grpc import connection
 from tests.server.grpc_fakes import GrpcClient, framed
 from tests.wire.http2.frame_client import data, fill
@@ -275,3 +279,37 @@ def test_declared_size_alone_takes_no_memory_without_a_model(client):
     tracemalloc.stop()
 
     assert peak < 100_000
+
+
+def policed_client(record: KeyRecord, *models: str) -> GrpcClient:
+    """A client of a server whose policy lets the principal of one key use some models."""
+    rights = {record.principal: Rights(apis=("inference",), models=models)}
+    access = AccessControl(Policy(principals=rights, keys={record.id: record}), "own", lambda: 1.0)
+    client = GrpcClient(access=access)
+    client.connection.peer = Peer("10.0.0.1", None)
+    return client
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+def test_sender_without_a_right_to_any_model_is_refused_by_the_head(method):
+    key, record = make_key("team", 0.0, None)
+    client = policed_client(record)
+    response = client.response(client.call(method, request(TENSOR), ("x-api-key", key)))
+
+    assert response.status == str(GrpcStatus.PERMISSION_DENIED.value)
+    assert response.text == "team has no right to inference of any model"
+
+
+def test_request_of_a_stream_without_a_right_to_its_model_is_not_kept():
+    key, record = make_key("team", 0.0, None)
+    client = policed_client(record, "stream")
+    stream = client.open("ModelStreamInfer", ("x-api-key", key))
+    wire = frames_of(stream, framed(request(TENSOR, request_id="7")), 16_384, end=False)
+
+    client.receive(wire[:200_000])
+    held = client.api.work.memory.used_bytes
+    client.receive(wire[200_000:])
+    client.receive(data(stream, framed(request(TENSOR, model="stream")), end_stream=True))
+
+    assert held == 0
+    assert [each.request.model_name for each in client.engine.inferences] == ["stream"]

@@ -172,6 +172,17 @@ def test_message_without_memory_grows_as_it_comes():
     assert len(asked) == 1
 
 
+def test_message_that_another_takes_the_place_of_is_not_kept():
+    assembler = MessageAssembler(LIMIT, allocate=lambda _size, start: bytes(start[:3]))
+    wire = framed(b"0123456789") + framed(b"abc")
+    assembler.feed(wire[:9])
+
+    assert (assembler.left, assembler.buffer, assembler.is_between_messages) == (6, None, False)
+    assert not assembler._message
+    assert assembler.feed(wire[9:]) == [b"012", b"abc"]
+    assert assembler.is_between_messages
+
+
 def test_compressed_message_has_no_memory_of_its_own():
     memory = Memory()
     assembler = MessageAssembler(LIMIT, "gzip", memory.find)

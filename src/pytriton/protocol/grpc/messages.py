@@ -153,7 +153,8 @@ class Inflation:
 
 Message = Buffer | Inflation  # an Inflation if decompressing the message takes long
 # Returns memory for a message, given its size and its first bytes; None to use a plain buffer.
-AllocateBuffer = Callable[[int, memoryview], "memoryview | None"]
+# Bytes are a message that takes its place: of the one that comes, nothing is kept.
+AllocateBuffer = Callable[[int, memoryview], "memoryview | bytes | None"]
 
 PREFIX_BYTES = 5
 _PREFIX = struct.Struct(">BI")  # compressed flag, length
@@ -189,6 +190,7 @@ class MessageAssembler:
         "_message",
         "_open_lease",
         "_prefix",
+        "_stand_in",
         "partial_messages",
     )
 
@@ -207,6 +209,9 @@ class MessageAssembler:
         self._prefix = b""  # the received part of an incomplete prefix
         self._message: bytearray | None = None  # the received part of an incomplete message
         self._memory: memoryview | None = None  # used instead of `_message` if it was allocated
+        self._stand_in: bytes | None = (
+            None  # the message that takes the place of the one that comes
+        )
         self._left = 0  # missing bytes of the message
         self._is_compressed = False
         self.partial_messages = 0  # counts the messages that came in parts
@@ -244,7 +249,7 @@ class MessageAssembler:
         Nothing may be fed after that.
         """
         memory = self._memory
-        self._message = self._memory = self._lease = None
+        self._message = self._memory = self._lease = self._stand_in = None
         return memory
 
     def keep(self, nbytes: int) -> None:
@@ -322,18 +327,26 @@ class MessageAssembler:
         return None, view
 
     def _take_part(self, message: bytearray, part: memoryview) -> None:
-        if not message and self._memory is None:  # this is the first part
-            if self._allocate is not None and not self._is_compressed:
-                self._memory = self._allocate(self._left, part)
-            if self._open_lease is not None:
-                self._begin_lease(self._open_lease())
-        self._grow(len(part))
-        if self._memory is None:
-            message += part
-        else:
-            start = len(self._memory) - self._left
-            self._memory[start : start + len(part)] = part
+        if not message and self._memory is None and self._stand_in is None:
+            self._begin_parts(part)
+        if self._stand_in is None:
+            self._grow(len(part))
+            if self._memory is None:
+                message += part
+            else:
+                start = len(self._memory) - self._left
+                self._memory[start : start + len(part)] = part
         self._left -= len(part)
+
+    def _begin_parts(self, first: memoryview) -> None:
+        if self._allocate is not None and not self._is_compressed:
+            allocated = self._allocate(self._left, first)
+            if isinstance(allocated, bytes):
+                self._stand_in = allocated
+                return
+            self._memory = allocated
+        if self._open_lease is not None:
+            self._begin_lease(self._open_lease())
 
     def _begin_lease(self, lease: MessageMemory) -> None:
         try:
@@ -364,6 +377,10 @@ class MessageAssembler:
         return held
 
     def _end_message(self) -> Message:
+        stand_in, self._stand_in = self._stand_in, None
+        if stand_in is not None:
+            self._message = None
+            return stand_in
         message: Buffer | None = self._message if self._memory is None else self._memory
         assert message is not None
         if self._lease is not None and self._memory is None and len(message) >= _MIN_VIEW_BYTES:

@@ -342,6 +342,9 @@ class AccessControl:
             shown = ascii(model[:_SHOWN_CHARACTERS])
             reason = Reason.FORBIDDEN_MODEL
             message = f"{name} has no right to {api} of the model {shown}"
+        elif model is Scope.BY_BODY and not principal.patterns:
+            reason = Reason.FORBIDDEN_MODEL
+            message = f"{name} has no right to {api} of any model"
         elif model is not Scope.ALL or principal.sees_all:
             return None
         else:

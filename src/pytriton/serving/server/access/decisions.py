@@ -23,6 +23,7 @@ class Scope(enum.Enum):
 
     ALL = "its answer tells of all models, or it changes all: it needs the right to all"
     FILTERED = "its answer leaves out models that its sender has no right to"
+    BY_BODY = "its body names the model, which is decided on when that is read"
     NONE = "it is about no model"
 
 

@@ -32,7 +32,8 @@ class CallGuard:
         """Returns why a call with a head is refused; what is found out is kept in the head."""
         if self.knows(connection, head):
             return None
-        found = self._authorization.decide(api, Scope.NONE, header_of(head), connection)
+        scope = Scope.BY_BODY if api == INFERENCE else Scope.NONE
+        found = self._authorization.decide(api, scope, header_of(head), connection)
         if isinstance(found, Denial):
             head.grant = None
             head.principal = "" if found.grant is None else found.grant.name
@@ -68,7 +69,7 @@ class CallGuard:
         return True
 
     def may_use(self, connection: Any, head: CallHead, model: str) -> bool:
-        """Returns whether a stream may use a model; it goes on if not, so the request is read."""
+        """Returns whether a stream may use a model; if not, only that request is refused."""
         self.check_sender(connection, head)
         return self.access.refusal(head.grant, INFERENCE, model, is_counted=False) is None
 

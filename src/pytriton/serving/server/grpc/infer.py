@@ -141,15 +141,16 @@ class InferService:
 
     def _allocate_buffer(
         self, size: int, start: memoryview, may_use: Callable[[str], bool] | None = None
-    ) -> memoryview | None:
+    ) -> memoryview | bytes | None:
         """Allocate memory of the model that a large message is for; its first tensor is aligned.
 
         Instances read the request from this memory; from any other, it would have to be copied.
+        What its sender may not use is refused by the start of the message, and the rest not kept.
         """
         if size < _LARGE_MESSAGE_BYTES or (found := read_start(start)) is None:
             return None
         if may_use is not None and not may_use(found.model_name):
-            return None
+            return bytes(start[: found.raw_at])
         model = self.engine.find(found.model_name, found.model_version)
         return None if model is None else model.body_memory(size, found.raw_offset)
 

@@ -67,7 +67,6 @@ if TYPE_CHECKING:
 
 _GET = frozenset({b"GET", b"HEAD"})
 _POST = frozenset({b"POST"})
-_BY_BODY = Scope.NONE  # the body names the model, which is decided on when it is read
 _MODELS = HttpEndpoint("models", "metadata", _GET, Scope.FILTERED)
 _MODEL = HttpEndpoint("model", "metadata", _GET)
 _ENDPOINTS: dict[bytes, HttpEndpoint] = {
@@ -76,9 +75,9 @@ _ENDPOINTS: dict[bytes, HttpEndpoint] = {
     b"/health/ready": HttpEndpoint("ready", "health", _GET, Scope.NONE),
     b"/ping": HttpEndpoint("live", "health", _GET, Scope.NONE),
     b"/version": HttpEndpoint("version", "metadata", _GET, Scope.NONE),
-    b"/v1/chat/completions": HttpEndpoint("chat", "inference", _POST, _BY_BODY),
-    b"/v1/completions": HttpEndpoint("completions", "inference", _POST, _BY_BODY),
-    b"/v1/embeddings": HttpEndpoint("embeddings", "inference", _POST, _BY_BODY),
+    b"/v1/chat/completions": HttpEndpoint("chat", "inference", _POST, Scope.BY_BODY),
+    b"/v1/completions": HttpEndpoint("completions", "inference", _POST, Scope.BY_BODY),
+    b"/v1/embeddings": HttpEndpoint("embeddings", "inference", _POST, Scope.BY_BODY),
 }
 _ANY = HttpEndpoint("unknown", "inference", frozenset(), Scope.NONE)
 _MODEL_PATH = b"/v1/models/"
@@ -142,12 +141,12 @@ class OpenAIApi:
         problem, _ = self._decide(head, client, route)
         if problem is not None:
             return problem.status, problem.message
-        return None if route.endpoint.scope is _BY_BODY else (400, SMALL_BODY)
+        return None if route.endpoint.scope is Scope.BY_BODY else (400, SMALL_BODY)
 
     def on_unread(self, head: RequestHead, status: int, message: str) -> HttpRefusal:
         """Note a request that is refused before its body was read; returns the answer."""
         kind = unread_kind(status, message)
-        if _find_route(head).endpoint.scope is _BY_BODY:
+        if _find_route(head).endpoint.scope is Scope.BY_BODY:
             note_unread(self._engine, kind, message)
         if kind is TooLargeError:
             status = 413
