@@ -14,13 +14,15 @@ import threading
 import time
 import types
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import jwt
 import msgspec
 import pytest
 
 from pytriton.serving.server.access import tokens as module
-from pytriton.serving.server.access.control import AccessControl
+from pytriton.serving.server.access.certificates import Peer
+from pytriton.serving.server.access.control import AccessControl, Grant
 from pytriton.serving.server.access.credentials import Identity
 from pytriton.serving.server.access.decisions import Reason
 from pytriton.serving.server.access.policy import Issuer, Policy, Rights
@@ -526,6 +528,49 @@ def test_issuer_that_hangs_does_not_keep_the_keys_of_others(maker, monkeypatch):
     asyncio.run(run())
 
     assert fake.asked.count("https://b.example") == 1
+
+
+@pytest.mark.parametrize("is_same_id", [False, True])
+def test_key_that_is_withdrawn_ends_in_all_processes_once_one_has_noticed(
+    maker, monkeypatch, is_same_id
+):
+    """Also of tokens that were looked at before."""
+    monkeypatch.setattr(module, "_LOOK_S", 0)
+    fake = FakeIssuer(maker)
+    policy = Policy(principals={"team-a": Rights()}, issuers=(issuer_of(maker, jwks=""),))
+    controls = [AccessControl(policy, "own") for _ in range(3)]
+    header = {b"authorization": b"Bearer " + maker.token(kid="ec").encode()}.get
+    client = types.SimpleNamespace(peer=Peer("10.0.0.1"))
+    other = TokenMaker()
+    other.add("ec" if is_same_id else "new", is_rsa=False)
+    told = []
+
+    def tell(sender, issuer):
+        told.append(issuer)
+        for each in controls:
+            if each is not sender:
+                each.fetch_keys(issuer)
+
+    def accepted():
+        return [isinstance(each.identify(header, client), Grant) for each in controls]
+
+    async def run():
+        for each in controls:
+            each.on_withdrawn = partial(tell, each)
+            each._tokens.fetches = Fetches(fake.fetch)
+            each.start(asyncio.get_running_loop())
+        await until(lambda: all(each._tokens.issuers[0].keys for each in controls))
+        before = accepted()
+        fake.document = other.jwks()
+        controls[1]._tokens.issuers[0].tried_s -= REFRESH_S
+        await until(lambda: accepted() == [False] * 3)
+        for each in controls:
+            each.stop()
+        return before
+
+    assert asyncio.run(run()) == [True] * 3
+    assert told == [ISSUER]
+    assert fake.count == 6
 
 
 def test_keys_are_fetched_while_all_threads_of_others_hang(maker):

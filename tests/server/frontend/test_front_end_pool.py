@@ -20,6 +20,7 @@ from pytriton.runtime.transport.frontend_frames import (
     ConnectionsEnded,
     CredentialFailures,
     EndConnections,
+    KeysWithdrawn,
     LetClientsLeave,
     LimitUse,
     Pong,
@@ -580,6 +581,23 @@ def test_wrong_credentials_of_one_front_end_are_told_to_the_others(scene):
     assert counted == [{"10.0.0.1": 2}]
     assert failures_told(first) == failures_told(third) == [{"10.0.0.1": 2}]
     assert failures_told(second) == []
+
+
+def test_keys_that_one_front_end_finds_withdrawn_are_fetched_by_the_others(scene):
+    one = scene(3)
+    first, second, third = one.start()
+    fetched = []
+    one.pool.on_keys_withdrawn = fetched.append
+    second.client.link.send(KeysWithdrawn("https://a.example"))
+    one.until(lambda: KeysWithdrawn("https://a.example") in third.frames)
+    one.pool.share_withdrawal("https://b.example")
+    one.until(lambda: KeysWithdrawn("https://b.example") in third.frames)
+
+    assert fetched == ["https://a.example"]
+    assert [
+        [each.issuer[8] for each in front_end.frames if isinstance(each, KeysWithdrawn)]
+        for front_end in (first, second, third)
+    ] == [["a", "b"], ["b"], ["a", "b"]]
 
 
 def test_front_end_that_is_replaced_learns_of_wrong_credentials(scene):

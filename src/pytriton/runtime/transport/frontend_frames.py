@@ -52,6 +52,12 @@ class CredentialFailures(FrameBase, tag="credential_failures"):
     counts: dict[str, int]  # by address
 
 
+class KeysWithdrawn(FrameBase, tag="keys_withdrawn"):
+    """Front end to core, which passes it on to the others: an issuer's keys are to be fetched."""
+
+    issuer: str
+
+
 class ModelRecord(msgspec.Struct, array_like=True):
     """The properties of a model version that never change."""
 
@@ -361,6 +367,7 @@ FrontEndFrame = (
     | PolicyChange
     | AccessRefusals
     | CredentialFailures
+    | KeysWithdrawn
     | Registry
     | RegistryTaken
     | RegionUpdate

@@ -220,6 +220,8 @@ class NetworkServer:
             pool.credential_failures = lambda: access.control.failure_counts
             # Those of metrics and the page, whose clients come to this process.
             self._failure_feed = failure_feed.FailureFeed(loop, access.control, pool.share_failures)
+            pool.on_keys_withdrawn = access.control.fetch_keys
+            access.control.on_withdrawn = pool.share_withdrawal
             access.add(lambda policy: pool.set_policy(msgspec.msgpack.encode(policy)))
         return pool
 

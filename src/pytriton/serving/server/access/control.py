@@ -140,6 +140,8 @@ class AccessControl:
         self.on_changed: list[Callable[[], None]] = []
         # Called with the address of each wrong credential, so that other processes count it, too.
         self.on_failure: Callable[[str], None] | None = None
+        # Called with an issuer that has withdrawn keys, so that other processes fetch them, too.
+        self.on_withdrawn: Callable[[str], None] | None = None
         self._tokens: Tokens | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lines: dict[tuple[str, str], tuple[float, int]] = {}
@@ -158,6 +160,7 @@ class AccessControl:
         # Also without issuers: threads that ask those of the policy before are counted on.
         if policy.issuers or former is not None:
             self._tokens = tokens.Tokens(policy.issuers, former)
+            self._tokens.on_withdrawn = self._on_withdrawn
         if former is not None:
             former.stop()
         if self._loop is not None and self._tokens is not None:
@@ -182,6 +185,19 @@ class AccessControl:
         if self._tokens is not None:
             self._tokens.stop()
             self._tokens.fetches.cancel()
+
+    def _on_withdrawn(self, issuer: str, is_told: bool) -> None:
+        """Look again at who is known, as an issuer has withdrawn keys."""
+        self._generation += 1
+        for tell in self.on_changed:
+            tell()
+        if self.on_withdrawn is not None and not is_told:
+            self.on_withdrawn(issuer)
+
+    def fetch_keys(self, issuer: str) -> None:
+        """Fetch the keys of an issuer; another process has found that some were withdrawn."""
+        if self._tokens is not None:
+            self._tokens.fetch_again(issuer)
 
     # Who it is
 

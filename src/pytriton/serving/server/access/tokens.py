@@ -261,6 +261,8 @@ class IssuerKeys:
         self.tried_s = float("-inf")  # when they were fetched last, or it was tried
         self.has_failed = False
         self.is_wanted = False  # a token has named a key that is not there
+        self.is_told = False  # another process has found that keys were withdrawn
+        self._is_fetching = False
 
     @property
     def is_fetched(self) -> bool:
@@ -268,15 +270,33 @@ class IssuerKeys:
 
     def is_due(self, now_s: float) -> bool:
         """Returns whether it is time to fetch them."""
-        if not self.is_fetched:
+        if not self.is_fetched or self._is_fetching:
             return False
+        if self.is_told:
+            return True
         is_urgent = self.is_wanted or self.has_failed or not self.keys
         return now_s - self.tried_s >= (RETRY_S if is_urgent else REFRESH_S)
 
-    def take(self, keys: Keys) -> None:
-        """Use keys that were fetched."""
-        self.keys = keys
+    def begin(self, now_s: float) -> bool:
+        """Note that they are being fetched; returns whether another process has told to do so."""
+        self.tried_s = now_s
+        self._is_fetching = True
+        is_told, self.is_told = self.is_told, False
+        return is_told
+
+    def end(self) -> None:
+        """Note that they are not being fetched any more."""
+        self._is_fetching = False
+
+    def take(self, keys: Keys) -> bool:
+        """Use keys that were fetched; returns whether one of the last ones was withdrawn."""
+        former, self.keys = self.keys, keys
         self.is_wanted = self.has_failed = False
+        return any(
+            name not in keys.get(kid, {}) or keys[kid][name].key != key.key
+            for kid, by_algorithm in former.items()
+            for name, key in by_algorithm.items()
+        )
 
 
 def _source(issuer: Issuer) -> tuple[str, str]:
@@ -354,10 +374,13 @@ class Tokens:
         for each in self.issuers:
             if each.is_fetched and (same := known.get(_source(each.issuer))) is not None:
                 each.keys, each.has_failed = same.keys, same.has_failed
+                each.is_told = same.is_told
                 # What is on its way was asked for the former policy: it is waited for now, too.
                 if not fetches.is_running(each.issuer):
                     each.tried_s = same.tried_s
         self._tasks: BackgroundTasks | None = None
+        # Called with an issuer that has withdrawn keys, and whether another process knows of it.
+        self.on_withdrawn: Callable[[str, bool], None] | None = None
 
     # Keys
 
@@ -385,9 +408,9 @@ class Tokens:
 
     async def refresh(self, keys: IssuerKeys) -> None:
         """Fetch the keys of an issuer; its last ones stay if that fails."""
-        keys.tried_s = self._clock()
+        is_told = keys.begin(self._clock())
         try:
-            keys.take(await self.fetches.keys(keys.issuer))
+            is_withdrawn = keys.take(await self.fetches.keys(keys.issuer))
         except Exception as error:  # whatever it is, the next try must follow
             if not keys.has_failed:
                 left = "its last ones stay" if keys.keys else "its tokens cannot be verified"
@@ -397,6 +420,17 @@ class Tokens:
                     exc_info=None if isinstance(error, _FETCH_ERRORS) else error,
                 )
             keys.has_failed = True
+        else:
+            if is_withdrawn and self.on_withdrawn is not None:
+                self.on_withdrawn(keys.issuer.issuer, is_told)
+        finally:
+            keys.end()
+
+    def fetch_again(self, issuer: str) -> None:
+        """Fetch the keys of an issuer, as another process has found that some were withdrawn."""
+        for each in self.issuers:
+            if each.issuer.issuer == issuer:
+                each.is_told = True
 
     # Tokens
 

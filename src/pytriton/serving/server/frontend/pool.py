@@ -31,6 +31,7 @@ from pytriton.runtime.transport.frontend_frames import (
     ConnectionsEnded,
     CredentialFailures,
     EndConnections,
+    KeysWithdrawn,
     LetClientsLeave,
     LimitUse,
     Ping,
@@ -81,7 +82,7 @@ _END_S = 1.0  # in addition to the timeout of connections
 _EXIT_S = 1.0  # for a process to end that has closed its connection
 
 
-def _ignore(counts: dict[str, int]) -> None:
+def _ignore(news: object) -> None:
     """Do nothing with what a front end without a policy does not send."""
 
 
@@ -145,6 +146,7 @@ class FrontEndPool:
         # Counts wrong credentials of front ends here as well, and returns those of all processes.
         self.on_credential_failures: Callable[[dict[str, int]], None] = _ignore
         self.credential_failures: Callable[[], dict[str, int]] = dict
+        self.on_keys_withdrawn: Callable[[str], None] = _ignore
         # Front ends select requests for traces by these; they travel with the registry.
         trace_rates = None if tracing is None else tracing.settings.rates
         self._registry = RegistryFeed(engine, client.is_serving, loop, trace_rates)
@@ -303,11 +305,20 @@ class FrontEndPool:
             if member.session is not None:
                 member.session.send(PolicyChange(policy))
 
-    def share_failures(self, counts: dict[str, int], sender: FrontEndMember | None = None) -> None:
-        """Let all front ends but the sender count wrong credentials, by address."""
+    def share_failures(self, counts: dict[str, int]) -> None:
+        """Let all front ends count wrong credentials that came to this process, by address."""
+        self._share(CredentialFailures(counts))
+
+    def share_withdrawal(self, issuer: str) -> None:
+        """Let all front ends fetch the keys of an issuer, of which some were withdrawn."""
+        self._share(KeysWithdrawn(issuer))
+
+    def _share(
+        self, news: CredentialFailures | KeysWithdrawn, sender: FrontEndMember | None = None
+    ) -> None:
         for member in list(self._members.values()):  # sending may find that one has ended
             if member is not sender and member.session is not None:
-                member.session.send(CredentialFailures(counts))
+                member.session.send(news)
 
     def _on_log_change(self, switches: LogSwitches) -> None:
         for member in self._members.values():
@@ -325,7 +336,10 @@ class FrontEndPool:
             self.on_access_refusals(frame.counts)
         elif isinstance(frame, CredentialFailures):
             self.on_credential_failures(frame.counts)
-            self.share_failures(frame.counts, member)
+            self._share(frame, member)
+        elif isinstance(frame, KeysWithdrawn):
+            self.on_keys_withdrawn(frame.issuer)
+            self._share(frame, member)
         elif isinstance(frame, Pong):
             member.heartbeat.on_answer(frame.number)
             member.use = frame.use

@@ -33,6 +33,7 @@ from pytriton.runtime.transport.frontend_frames import (
     ConnectionsEnded,
     CredentialFailures,
     EndConnections,
+    KeysWithdrawn,
     LetClientsLeave,
     PolicyChange,
     RegionUpdate,
@@ -168,7 +169,7 @@ class FrontEndProcess:
     def _on_frame(self, frame: Frame) -> None:
         if isinstance(frame, Configure):
             self._configure(frame)
-        elif isinstance(frame, PolicyChange | CredentialFailures):
+        elif isinstance(frame, PolicyChange | CredentialFailures | KeysWithdrawn):
             self._on_access_frame(frame)
         elif isinstance(frame, LogChange):
             self._use(frame.switches)
@@ -182,10 +183,12 @@ class FrontEndProcess:
             elif isinstance(frame, LetClientsLeave):
                 self._front_end.let_clients_leave()
 
-    def _on_access_frame(self, frame: PolicyChange | CredentialFailures) -> None:
+    def _on_access_frame(self, frame: PolicyChange | CredentialFailures | KeysWithdrawn) -> None:
         assert self._access is not None, "a server has a policy from its start, or never"
         if isinstance(frame, PolicyChange):
             self._access.use(_read_policy(frame.policy))
+        elif isinstance(frame, KeysWithdrawn):
+            self._access.fetch_keys(frame.issuer)
         else:
             self._access.count_failures(frame.counts)
 
@@ -209,6 +212,7 @@ class FrontEndProcess:
             self._access = control.AccessControl(
                 _read_policy(frame.policy), options.access.own_key, proxies=options.proxies
             )
+            self._access.on_withdrawn = self._tell_withdrawn
             self._access.start(self._loop)
             failure_feed.FailureFeed(self._loop, self._access, self._tell_failures)
             self._loop.call_later(_REFUSALS_S, self._report_refusals)
@@ -249,6 +253,9 @@ class FrontEndProcess:
 
     def _tell_failures(self, counts: dict[str, int]) -> None:
         self._client.link.send(CredentialFailures(counts))
+
+    def _tell_withdrawn(self, issuer: str) -> None:
+        self._client.link.send(KeysWithdrawn(issuer))
 
     def _on_exiting(self) -> None:
         if self._front_end is not None:

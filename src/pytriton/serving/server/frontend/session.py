@@ -41,6 +41,7 @@ from pytriton.runtime.transport.frontend_frames import (
     CredentialFailures,
     DefineSignature,
     Flow,
+    KeysWithdrawn,
     LogEntries,
     LogEntry,
     Pong,
@@ -162,6 +163,7 @@ class FrontEndSession:
             Pong: self._on_pool_event,
             AccessRefusals: self._on_pool_event,
             CredentialFailures: self._on_pool_event,
+            KeysWithdrawn: self._on_pool_event,
             LogEntries: self._on_log_entries,
             LogEntry: self._on_log_entry,
             TraceRefusal: self._on_trace_refusal,
@@ -285,7 +287,12 @@ class FrontEndSession:
     def _on_pool_event(
         self,
         received: Received,
-        frame: Connections | ConnectionsEnded | Pong | AccessRefusals | CredentialFailures,
+        frame: Connections
+        | ConnectionsEnded
+        | Pong
+        | AccessRefusals
+        | CredentialFailures
+        | KeysWithdrawn,
     ) -> None:
         self._on_event(frame)
 
