@@ -11,6 +11,7 @@ import shlex
 import pytest
 
 from pytriton.base.nvml import DeviceReading
+from pytriton.base.triton_config import TritonConfig
 from pytriton.serving.engine.config import config_from_text, normalise_config, validate_config
 from pytriton.serving.engine.latencies import Latencies, LatencyPlan
 from pytriton.serving.engine.stats import ModelStatistics
@@ -18,6 +19,8 @@ from pytriton.serving.server.command.arguments import parse
 from pytriton.serving.server.metrics.cluster_families import cluster_families
 from pytriton.serving.server.metrics.page import MetricsPage, server_family_names
 from pytriton.serving.server.options.metrics_options import DEFAULT_QUANTILES, MetricsOptions
+from pytriton.serving.server.options.server_options import ServerOptions
+from pytriton.tools.commands.serve.options import read_options
 from tests.fakes import model_spec
 from tests.server.cluster_fakes import FakeInstance, actor, cluster, model
 from tests.snippets import snippets
@@ -37,6 +40,22 @@ class FakeModel:
     def __init__(self, plan, **spec):
         self.spec = model_spec(**spec)
         self.statistics = ModelStatistics(latencies=Latencies(plan, self.spec))
+
+
+def test_variables_of_the_chart_protect_a_program(monkeypatch):
+    template = (REPOSITORY / "deploy/helm/pytriton/templates/deployment.yaml").read_text()
+    found = re.findall(r"- name: (PYTRITON_TRITON_CONFIG_\w+)\n +value: (.+)", template)
+    for name, value in found:
+        monkeypatch.setenv(name, value.replace("{{ $apis }}", "inference"))
+    config = TritonConfig.resolved(read_options(["service.py"]).server_config())
+    options = ServerOptions.from_triton_config(config.to_dict())
+
+    assert options.access.config == "/etc/pytriton/policy/auth.toml"
+    assert options.tls.server_cert == "/etc/pytriton/tls/tls.crt"
+    assert options.tls.server_key == "/etc/pytriton/tls/tls.key"
+    assert [each.apis for each in (*options.http_restricted, *options.grpc_restricted)] == [
+        ("inference",)
+    ] * 2
 
 
 def shown() -> str:

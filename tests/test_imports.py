@@ -6,10 +6,20 @@ from __future__ import annotations
 import ast
 import dataclasses
 import graphlib
+import itertools
 import pathlib
 import re
+import sys
+from importlib import metadata
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 from tests import source_rules
 
@@ -23,6 +33,14 @@ def module_name(path: pathlib.Path) -> str:
 MODULES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
 PACKAGE = {name: path for name, path in MODULES.items() if name.split(".")[0] == "pytriton"}
 
+
+# Imported packages that the package does not ask for.
+BROUGHT = {
+    "PIL": "by matplotlib",
+    "cryptography": "by PyJWT[crypto] and model-signing",
+    "pytest": "by users of the plugin, which pytest imports",
+    "typing_extensions": "by type checkers, for which alone it is",
+}
 
 # Each with the modules that it is for.
 RULES = {
@@ -42,16 +60,19 @@ class Findings:
     problems: dict[str, list[str]]  # by the name of the rule
     named: dict[str, str]  # what strings of the package name, with a place
     graph: dict[str, set[str]]  # what modules of the package import when they run
+    roots: set[str]  # the first parts of all imported names
 
 
 @pytest.fixture(scope="module")
 def findings() -> Findings:
-    found = Findings({rule.__name__: [] for rule in RULES}, {}, {})
+    found = Findings({rule.__name__: [] for rule in RULES}, {}, {}, set())
     for name, path in MODULES.items():
         source = path.read_text()
         for rule, modules in RULES.items():
             if name in modules:
                 found.problems[rule.__name__] += rule(name, source)
+        imported = source_rules.imported_modules(source_rules.syntax_tree(source))
+        found.roots |= {each.partition(".")[0] for each, _ in imported}
         if name in PACKAGE:
             named = source_rules.named_modules(source_rules.syntax_tree(source))
             found.named |= {each: f"{name}:{line}" for each, line in named}
@@ -121,6 +142,26 @@ def test_modules_that_strings_name_exist(findings):
         if name not in PACKAGE and name.rpartition(".")[0] not in PACKAGE
     }
     assert unknown == {}
+
+
+def test_package_declares_the_packages_that_it_imports(findings):
+    project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())["project"]
+    extras = [
+        needed
+        for name, needed in project["optional-dependencies"].items()
+        if name not in {"check", "dev", "docs"} and not name.startswith("test")
+    ]
+    texts = itertools.chain(project["dependencies"], *extras)
+    declared = {canonicalize_name(Requirement(each).name) for each in texts}
+    providers = metadata.packages_distributions()
+    found = {
+        root: {canonicalize_name(each) for each in providers[root]}
+        for root in findings.roots - {name.partition(".")[0] for name in MODULES} - set(BROUGHT)
+        if root in providers  # others are packages of users, or not installed for tests
+    }
+
+    assert {"google", "grpc", "hpack", "msgspec", "numpy"} <= set(found)
+    assert {root: names for root, names in found.items() if not names & declared} == {}
 
 
 def test_every_exception_for_named_modules_is_needed():

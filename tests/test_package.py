@@ -12,6 +12,7 @@ import pytest
 
 import pytriton
 
+quick = pytest.mark.part("quick")  # what programs import, without a process for each
 # None of these is needed to serve a plain function, and each takes megabytes.
 HEAVY = {"asyncio", "google.protobuf", "grpc", "orjson", "tritonclient", "uvloop", "wrapt"}
 # What a program needs only after it has started its server, while that imports its own modules; and
@@ -50,6 +51,7 @@ def test_submodules_are_there_without_an_import_of_their_own(name: str) -> None:
     assert output.stdout.strip() == f"pytriton.{name}"
 
 
+@quick
 def test_unknown_attribute_is_refused() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'tritn'"):
         _ = pytriton.tritn
@@ -66,6 +68,7 @@ def test_names_of_most_programs_are_there_and_import_only_what_they_need() -> No
     )
 
 
+@quick
 @pytest.mark.parametrize(
     "name", [name for name, home in pytriton._MODULES.items() if home != "client"]
 )

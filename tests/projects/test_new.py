@@ -64,6 +64,7 @@ def test_project_has_its_files_and_no_word_of_a_template(project):
     assert read_project(project).name == project.name
 
 
+@pytest.mark.part("quick")
 def test_chats_are_answered_at_the_same_time(tmp_path, monkeypatch):
     assert new(str(tmp_path / "mine"), "--kind", "chat") == 0
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
