@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 
@@ -71,6 +72,7 @@ def test_openai_front_end_reads_models_and_texts(server):
     assert found["strings"]["input"][0]["name"] == "INPUT0"
     # A text is its length in four bytes and itself, where the tensor's memory is.
     assert text.size == 4 + len("häuser".encode())
+    assert ctypes.string_at(text.data_ptr + 4, text.size - 4).decode() == "häuser"
 
 
 @pytest.mark.e2e

@@ -187,8 +187,8 @@ def test_error_beside_tensors_is_the_answer(server, parameters, expected):
 
 
 def test_error_of_a_stream_is_an_event(server):
-    assert events(server, exclude_input_in_output=True) == [
-        {"error": "Error generating: there is nothing to exclude from a stream"}
+    assert events(server, exclude_input_in_output=False) == [
+        {"error": "Error generating: the prompt cannot be in a stream"}
     ]
 
 

@@ -432,7 +432,7 @@ def _wrong_schema(param: str, where: str, expected: str, found: Any) -> OpenAIEr
 def _set_flags(inputs: Inputs, *, is_stream: bool) -> None:
     """Set inputs that no member is for; those that begin with `return_` are vLLM's."""
     inputs.add_if_declared("stream", is_stream)
-    if not is_stream:  # vLLM's backend refuses it for streams, which never repeat the prompt
+    if not is_stream:  # streams never repeat the prompt
         inputs.add_if_declared("exclude_input_in_output", True)
     for name in ("finish_reason", "num_input_tokens", "num_output_tokens"):
         inputs.add_if_declared(f"return_{name}", True)

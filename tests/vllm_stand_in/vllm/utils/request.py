@@ -24,12 +24,9 @@ class GenerateRequest:
         self.prompt = prompt.decode() if isinstance(prompt, bytes) else prompt
         self.stream = self._flag(request, "stream")
         excludes = pb_utils.get_input_tensor_by_name(request, "exclude_input_in_output")
-        # With streams nothing is put in front, so that nothing has to be excluded.
-        self._prepends = not self.stream
-        if excludes:
-            if self.stream:
-                raise ValueError("there is nothing to exclude from a stream")
-            self._prepends = not excludes.as_numpy()[0]
+        self._prepends = not (excludes.as_numpy()[0] if excludes else self.stream)
+        if self._prepends and self.stream:
+            raise ValueError("the prompt cannot be in a stream")
         self._returns = {name: self._flag(request, name) for name in _RETURNS}
         self.sampling = json.loads(request.parameters())
         given = pb_utils.get_input_tensor_by_name(request, "sampling_parameters")
