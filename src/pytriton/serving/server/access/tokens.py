@@ -262,7 +262,7 @@ class IssuerKeys:
         self.has_failed = False
         self.is_wanted = False  # a token has named a key that is not there
         self.is_told = False  # another process has found that keys were withdrawn
-        self._is_fetching = False
+        self.is_fetching = False
 
     @property
     def is_fetched(self) -> bool:
@@ -270,23 +270,12 @@ class IssuerKeys:
 
     def is_due(self, now_s: float) -> bool:
         """Returns whether it is time to fetch them."""
-        if not self.is_fetched or self._is_fetching:
+        if not self.is_fetched or self.is_fetching:
             return False
         if self.is_told:
             return True
         is_urgent = self.is_wanted or self.has_failed or not self.keys
         return now_s - self.tried_s >= (RETRY_S if is_urgent else REFRESH_S)
-
-    def begin(self, now_s: float) -> bool:
-        """Note that they are being fetched; returns whether another process has told to do so."""
-        self.tried_s = now_s
-        self._is_fetching = True
-        is_told, self.is_told = self.is_told, False
-        return is_told
-
-    def end(self) -> None:
-        """Note that they are not being fetched any more."""
-        self._is_fetching = False
 
     def take(self, keys: Keys) -> bool:
         """Use keys that were fetched; returns whether one of the last ones was withdrawn."""
@@ -408,7 +397,8 @@ class Tokens:
 
     async def refresh(self, keys: IssuerKeys) -> None:
         """Fetch the keys of an issuer; its last ones stay if that fails."""
-        is_told = keys.begin(self._clock())
+        keys.tried_s, keys.is_fetching = self._clock(), True
+        is_told, keys.is_told = keys.is_told, False
         try:
             is_withdrawn = keys.take(await self.fetches.keys(keys.issuer))
         except Exception as error:  # whatever it is, the next try must follow
@@ -424,7 +414,7 @@ class Tokens:
             if is_withdrawn and self.on_withdrawn is not None:
                 self.on_withdrawn(keys.issuer.issuer, is_told)
         finally:
-            keys.end()
+            keys.is_fetching = False
 
     def fetch_again(self, issuer: str) -> None:
         """Fetch the keys of an issuer, as another process has found that some were withdrawn."""
