@@ -16,6 +16,7 @@ import resource
 from collections import Counter, defaultdict
 
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 DURATIONS = pathlib.Path(__file__).with_name("durations.json")
 MAX_SHARE = 1 / 64  # of the time of all tests, for a unit
@@ -86,6 +87,7 @@ class UnitScheduling(LoadScopeScheduling):
     def schedule(self) -> None:
         if self.collection is None:
             node_ids = next(iter(self.registered_collections.values()))
+            self._indexes = {node_id: index for index, node_id in enumerate(node_ids)}
             self._units = {
                 node_ids[index]: node_ids[unit[0]]
                 for unit in units_of(node_ids, read_durations())
@@ -95,6 +97,28 @@ class UnitScheduling(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return self._units[nodeid]
+
+    # These do what those of pytest-xdist do, which take longer with each test that was run: they
+    # search the list of all tests, and count what is done again and again.
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        unit, tests = self.workqueue.popitem(last=False)
+        self.assigned_work[node][unit] = tests
+        node.send_runtest_some([self._indexes[test] for test in tests])
+
+    def mark_test_complete(
+        self, node: WorkerController, item_index: int, duration: float = 0
+    ) -> None:
+        test = self.registered_collections[node][item_index]
+        units = self.assigned_work[node]
+        unit = self._units[test]
+        del units[unit][test]
+        if not units[unit]:
+            del units[unit]
+        self._reschedule(node)
+
+    def _pending_of(self, workload: dict[str, dict[str, bool]]) -> int:
+        return sum(map(len, workload.values()))
 
 
 class ProcessorTime:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin of pytest: writes which tests failed, and what else keeps a run from being good."""
+"""A plugin of pytest: writes which tests failed, and what else keeps a run from being good.
+
+In the processes of pytest-xdist it leaves out what nobody asks for.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,10 @@ import json
 import pathlib
 
 import pytest
+from _pytest.runner import runtestprotocol
+
+# Options that ask for each step of a test, not for its result only.
+DETAILED = ("durations", "write_durations", "xmlpath")
 
 
 def pytest_addoption(parser):
@@ -14,8 +21,12 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    if config.getoption("--outcome") and not hasattr(config, "workerinput"):
+    if not config.getoption("--outcome"):
+        return
+    if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Report(pathlib.Path(config.getoption("--outcome"))))
+    elif not any(getattr(config.option, name, None) for name in DETAILED):
+        config.pluginmanager.register(FewMessages())
 
 
 class Report:
@@ -58,3 +69,20 @@ class Report:
             "passed_count": self._passed_count,
         }
         self._file.write_text(json.dumps(outcome))
+
+
+class FewMessages:
+    """Tells the first process once of a test that passed.
+
+    Otherwise it is told six times, which takes longer than most tests.
+    """
+
+    @pytest.hookimpl(tryfirst=True)  # pytest's own is not called then
+    def pytest_runtest_protocol(self, item, nextitem):
+        for report in runtestprotocol(item, log=False, nextitem=nextitem):
+            if report.passed and report.when != "call":
+                continue
+            if report.passed:
+                report.keywords = {}  # a dozen strings, which only matter for skipped tests
+            item.ihook.pytest_runtest_logreport(report=report)
+        return True

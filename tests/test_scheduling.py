@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import pathlib
+import types
 
 from tests import scheduling
 
@@ -70,3 +71,55 @@ def test_measured_files_are_there():
 
 def test_xdist_keeps_this_order(pytestconfig):
     assert pytestconfig.option.loadscopereorder is False
+
+
+class Process:
+    """A process of pytest-xdist: which tests it was told to run."""
+
+    shutting_down = False
+
+    def __init__(self):
+        self.gateway = types.SimpleNamespace(id="gw")
+        self.told = []
+
+    def send_runtest_some(self, indexes):
+        self.told.append(indexes)
+
+    def shutdown(self):
+        self.shutting_down = True
+
+
+def test_process_gets_the_next_unit_when_two_tests_are_left(pytestconfig, monkeypatch):
+    monkeypatch.setattr(pytestconfig.option, "tx", ["popen"])
+    tests = [f"a.py::test[{number}]" for number in range(4)] + ["b.py::test", "c.py::test"]
+    process = Process()
+    scheduler = scheduling.UnitScheduling(pytestconfig)
+    scheduler.add_node(process)
+    scheduler.add_node_collection(process, tests)
+    scheduler.schedule()
+    told = [list(process.told)]
+    for index in range(3):
+        scheduler.mark_test_complete(process, index)
+        told.append(list(process.told))
+
+    first = [0, 1, 2, 3]
+    assert told == [[first], [first], [first, [4]], [first, [4], [5]]]
+
+
+def test_process_that_dies_leaves_its_other_tests_to_be_run(pytestconfig, monkeypatch):
+    monkeypatch.setattr(pytestconfig.option, "tx", ["popen", "popen"])
+    tests = [f"{file}.py::test[{number}]" for file in "abc" for number in range(3)]
+    dying, other = processes = [Process(), Process()]
+    scheduler = scheduling.UnitScheduling(pytestconfig)
+    for process in processes:
+        scheduler.add_node(process)
+        scheduler.add_node_collection(process, tests)
+    scheduler.schedule()
+    scheduler.mark_test_complete(dying, 0)  # and the next file is given to this process
+    died_in = scheduler.remove_node(dying)
+    for index in (3, 4, 5):
+        scheduler.mark_test_complete(other, index)
+
+    assert died_in == "a.py::test[1]"
+    assert dying.told == [[0, 1, 2], [6, 7, 8]]
+    assert other.told == [[3, 4, 5], [1, 2], [6, 7, 8]]
