@@ -59,9 +59,7 @@ def _read(name: str, path: pathlib.Path, known: dict[str, pathlib.Path]) -> Modu
         is_package=path.name == "__init__.py",
         lines=text.count("\n"),
         comments=_comments(text),
-        classes=[
-            node.name for node in source_rules.nodes_of(tree) if isinstance(node, ast.ClassDef)
-        ],
+        classes=[node.name for node in source_rules.nodes_of(tree, ast.ClassDef)],
         imports=(found & set(known)) - {name},
         run_time_imports=set(source_rules.run_time_imports(name, text, known)),
         problems=_problems(name, text),

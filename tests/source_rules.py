@@ -6,7 +6,9 @@ from __future__ import annotations
 import ast
 import functools
 import re
+from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator
+from typing import TypeVar
 
 # What every floor may import.
 LEAVES = frozenset({"base", "constants", "errors", "exceptions", "model_config", "utils"})
@@ -190,6 +192,8 @@ LINUX_ONLY = frozenset(
         "socket.SOCK_SEQPACKET",
     }
 )
+_SYMBOLS_OF_LINUX = re.compile("|".join(name.partition(".")[2] for name in sorted(LINUX_ONLY)))
+Node = TypeVar("Node", bound=ast.AST)
 
 
 def unit_of(module: str) -> str:
@@ -225,9 +229,25 @@ def syntax_tree(source: str) -> ast.Module:
 
 
 @functools.lru_cache(maxsize=1)
-def nodes_of(tree: ast.AST) -> tuple[ast.AST, ...]:
+def nodes_by_kind(tree: ast.AST) -> dict[type[ast.AST], list[ast.AST]]:
     """All nodes of a tree; to find them takes longer than all that the rules ask of them."""
-    return tuple(ast.walk(tree))
+    found: dict[type[ast.AST], list[ast.AST]] = defaultdict(list)
+    left = [tree]
+    while left:
+        node = left.pop()
+        found[type(node)].append(node)
+        for value in vars(node).values():  # `ast.walk` takes three times as long
+            if isinstance(value, ast.AST):
+                left.append(value)
+            elif isinstance(value, list):
+                left += [each for each in value if isinstance(each, ast.AST)]
+    return found
+
+
+def nodes_of(tree: ast.AST, *kinds: type[Node]) -> list[Node]:
+    """All nodes of these kinds."""
+    found = nodes_by_kind(tree)
+    return [node for kind in kinds for node in found[kind]]
 
 
 def dotted_name(node: ast.AST) -> str:
@@ -241,14 +261,16 @@ def dotted_name(node: ast.AST) -> str:
 
 def imported_modules(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """Each imported module, with its line; `from a import b` counts as `a.b`, which may be one."""
-    for node in nodes_of(tree):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            if node.level:
-                yield "." * node.level + (node.module or ""), node.lineno
-            else:
-                yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+    for node in nodes_of(tree, ast.Import, ast.ImportFrom):
+        yield from ((name, node.lineno) for name in _names_of_import(node))
+
+
+def _names_of_import(node: ast.Import | ast.ImportFrom) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if node.level:
+        return ["." * node.level + (node.module or "")]
+    return [f"{node.module}.{alias.name}" for alias in node.names]
 
 
 def named_modules(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -257,10 +279,9 @@ def named_modules(tree: ast.AST) -> Iterator[tuple[str, int]]:
     Such strings are lazy imports, tables of modules, modules that a process preloads, and programs
     for `python -m` and `python -c`.
     """
-    docstrings = {node.value for node in nodes_of(tree) if isinstance(node, ast.Expr)}
-    for node in nodes_of(tree):
-        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if is_text and node not in docstrings:
+    docstrings = {node.value for node in nodes_of(tree, ast.Expr)}
+    for node in nodes_of(tree, ast.Constant):
+        if isinstance(node.value, str) and node not in docstrings:
             yield from ((name, node.lineno) for name in _NAME_OF_MODULE.findall(node.value))
 
 
@@ -309,8 +330,13 @@ def run_time_imports(module: str, source: str, known: Container[str]) -> Iterato
     """The known modules that a module imports when it runs, at its start or later."""
     tree = syntax_tree(source)
     by_name = [name for name, _ in names_to_import(module, tree)]
-    at_run_time = [node for node in tree.body if not _is_for_type_checkers(node)]
-    imported = [name for name, _ in imported_modules(ast.Module(at_run_time, []))]
+    for_type_checkers = {
+        line
+        for node in tree.body
+        if _is_for_type_checkers(node)
+        for line in range(node.lineno, node.end_lineno + 1)
+    }
+    imported = [name for name, line in imported_modules(tree) if line not in for_type_checkers]
     for name in (*imported, *by_name):
         found = name if name in known else name.rpartition(".")[0]
         if found in known and found != module:
@@ -326,8 +352,7 @@ def hidden_imports(module: str, source: str) -> list[str]:
     tree = syntax_tree(source)
     functions = [
         range(node.lineno, node.end_lineno + 1)
-        for node in nodes_of(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in nodes_of(tree, ast.FunctionDef, ast.AsyncFunctionDef)
     ]
     return [
         f"{module}:{line} imports {name} inside a function"
@@ -351,8 +376,8 @@ def unseen_imports(module: str, source: str) -> list[str]:
     tree = syntax_tree(source)
     told = [
         (statement, imported)
-        for branch in nodes_of(tree)
-        if isinstance(branch, ast.If) and _is_for_type_checkers(branch)
+        for branch in nodes_of(tree, ast.If)
+        if _is_for_type_checkers(branch)
         for imported in [_names_of_modules(branch.body)]
         for statement in branch.orelse
     ]
@@ -365,17 +390,15 @@ def unseen_imports(module: str, source: str) -> list[str]:
     }
     problems = [
         f"{module}:{call.lineno} expected the import of {_text(call)} for type checkers beside it"
-        for call in lazy_imports(nodes_of(tree))
+        for call in lazy_imports(nodes_of(tree, ast.Call))
         if call not in seen
     ]
     if module in PACKAGES_OF_LAZY_PARTS or module in BEFORE_THE_PACKAGE_IS_FOUND:
         return problems
     return problems + [
         f"{module}:{node.lineno} imports {_text(node)} by its name, expected a LazyModule"
-        for node in nodes_of(tree)
-        if isinstance(node, ast.Call)
-        and dotted_name(node.func).endswith("import_module")
-        and _text(node).startswith("pytriton")
+        for node in nodes_of(tree, ast.Call)
+        if dotted_name(node.func).endswith("import_module") and _text(node).startswith("pytriton")
     ]
 
 
@@ -407,16 +430,11 @@ def unsafe_uses(module: str, source: str) -> list[str]:
         if name.split(".")[0] in UNSAFE_MODULES
     ]
     renamed = {}  # `from os import system as s` and `import os as o` lead to the same functions
-    for node in nodes_of(tree):
-        if isinstance(node, ast.ImportFrom):
-            renamed |= {
-                each.asname or each.name: f"{node.module}.{each.name}" for each in node.names
-            }
-        elif isinstance(node, ast.Import):
-            renamed |= {each.asname: each.name for each in node.names if each.asname}
-    for node in nodes_of(tree):
-        if not isinstance(node, ast.Call):
-            continue
+    for node in nodes_of(tree, ast.ImportFrom):
+        renamed |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+    for node in nodes_of(tree, ast.Import):
+        renamed |= {each.asname: each.name for each in node.names if each.asname}
+    for node in nodes_of(tree, ast.Call):
         called = dotted_name(node.func)
         first, dot, rest = called.partition(".")
         if called in UNSAFE_CALLS:
@@ -432,6 +450,8 @@ def unsafe_uses(module: str, source: str) -> list[str]:
 
 def linux_only_at_import(module: str, source: str) -> list[str]:
     """Linux-only names that are looked up when the module is imported and not behind a guard."""
+    if not _SYMBOLS_OF_LINUX.search(source):
+        return []
     problems = []
     for node in _run_at_import(syntax_tree(source)):
         if (used := dotted_name(node)) in LINUX_ONLY:
