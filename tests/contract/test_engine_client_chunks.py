@@ -342,10 +342,10 @@ def test_requests_to_a_model_that_answers_slowly_do_not_wait(seam, monkeypatch):
 def test_structures_that_a_front_end_forgets_are_forgotten_by_the_core(seam, monkeypatch):
     monkeypatch.setattr(http_columns, "LEARNED_AFTER", 1)
     monkeypatch.setattr(http_columns, "MAX_LEARNED", 8)
-    _, (instance,) = seam.doubling(max_batch_size=64)
+    _, (instance,) = seam.doubling(max_batch_size=16)
     client = Client(HttpApi(seam.client, ServerOptions(), seam.loop))
     sizes, answers = [], []
-    for rows in [*range(1, 65), 1, 64]:
+    for rows in [*range(1, 17), 1, 16]:
         tensor = {"shape": [rows, 2], "datatype": "INT32", "data": [rows] * 2 * rows}
         body = json.dumps({"inputs": [{"name": name, **tensor} for name in "xy"]}).encode()
         body = body.ljust(2048)  # one head for all: each head keeps the last structure with it
@@ -359,7 +359,7 @@ def test_structures_that_a_front_end_forgets_are_forgotten_by_the_core(seam, mon
             sizes.append(len(front_end.session._signatures))
             sizes.append(len(front_end.link._chunks._signatures))
 
-    assert answers == [[[2 * rows] * 2 * rows] * 2 for rows in [*range(1, 65), 1, 64]]
+    assert answers == [[[2 * rows] * 2 * rows] * 2 for rows in [*range(1, 17), 1, 16]]
     assert set(client.statuses()) == {200}
     if seam.is_remote:
         assert 8 <= max(sizes) <= 8 + 2, sizes  # those in use when the others are forgotten

@@ -112,7 +112,7 @@ def test_bursts_of_an_iterative_model_are_single_responses(scene):
     assert len(sink.responses) == 2
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(20))
 def test_bursts_are_counted_at_the_index_of_each_response(seed):
     source = random.Random(seed)
     at_once, one_by_one = ModelStatistics(), ModelStatistics()

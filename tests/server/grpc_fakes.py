@@ -288,7 +288,7 @@ class GrpcClient:
 
     def response(self, stream_id: int) -> Response:
         blocks = []
-        body = b""
+        body = bytearray()
         for sent in self.sent:
             if sent.stream_id != stream_id:
                 continue
@@ -299,7 +299,7 @@ class GrpcClient:
         if not blocks:
             return Response({}, [], None)
         trailers = blocks[-1] if "grpc-status" in blocks[-1] else None
-        return Response(blocks[0], unframed(body), trailers)
+        return Response(blocks[0], unframed(bytes(body)), trailers)
 
     def goaways(self) -> list[Any]:
         return [sent for sent in self.sent if sent.kind == frames.GOAWAY]
@@ -311,10 +311,10 @@ def framed(message: bytes) -> bytes:
 
 def unframed(body: bytes) -> list[bytes]:
     messages = []
-    while body:
-        size = int.from_bytes(body[1:5], "big")
-        messages.append(body[5 : 5 + size])
-        body = body[5 + size :]
+    at = 0
+    while at < len(body):
+        begin, at = at + 5, at + 5 + int.from_bytes(body[at + 1 : at + 5], "big")
+        messages.append(body[begin:at])
     return messages
 
 

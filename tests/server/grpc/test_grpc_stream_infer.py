@@ -362,14 +362,15 @@ def test_hasty_writer_gets_no_more_window_until_requests_are_answered(client, st
 
 
 @pytest.mark.parametrize("model", ["coupled", "stream"])
-def test_requests_beyond_the_limit_wait_outside_the_engine(client, stream, model):
-    count = grpc_stream.MAX_IN_FLIGHT + 1000
+def test_requests_beyond_the_limit_wait_outside_the_engine(client, stream, model, monkeypatch):
+    monkeypatch.setattr(grpc_stream, "MAX_IN_FLIGHT", 200)
+    count = 300
     messages = [infer_request(model, str(at)) for at in range(count)]
     client.send(stream, *messages)
 
-    assert len(client.engine.inferences) == grpc_stream.MAX_IN_FLIGHT
+    assert len(client.engine.inferences) == 200
     for at in range(count):
-        assert len(client.engine.inferences) == min(count, at + grpc_stream.MAX_IN_FLIGHT)
+        assert len(client.engine.inferences) == min(count, at + 200)
         client.engine.answer(str(at))
         client.loop.run()  # the next request may have to wait for its turn
     client.run()
