@@ -24,9 +24,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pytriton.binding.template import ForkedProcess
 from tests import peers, recorded_json
 from tests.e2e.waiting import eventually
 from tests.free_ports import free_ports
+from tests.started_command import COMMAND, python_path, start
 
 START_DEADLINE_S = 120.0
 STOP_DEADLINE_S = 60.0
@@ -49,7 +51,9 @@ class Server:
     repository: Path
     log: Path
     is_real: bool
-    process: subprocess.Popen[bytes] | None = dataclasses.field(default=None, kw_only=True)
+    process: subprocess.Popen[bytes] | ForkedProcess | None = dataclasses.field(
+        default=None, kw_only=True
+    )
 
     @property
     def folder(self) -> str:
@@ -60,7 +64,7 @@ class Server:
         """How it is called, without options."""
         if self.is_real:
             return peers.triton_command()
-        return [sys.executable, "-m", "pytriton.server"]
+        return list(COMMAND)
 
     @property
     def places(self) -> dict[str, object]:
@@ -111,13 +115,15 @@ def started(
     ready: tuple[int, str] | None = None,
 ) -> Iterator[AnyServer]:
     """The server with its process, which has said that it is ready; `ready` is port and path."""
+    own = {name: server.filled(text) for name, text in environment.items()}
+    ours = {} if server.is_real else {"PYTHONPATH": python_path()}
     with server.log.open("wb") as output:
-        process = subprocess.Popen(
+        process = start(
             [*server.command, *map(server.filled, options)],
-            stdout=output,
-            stderr=output,
-            cwd=working_folder,
-            env={**os.environ, **{name: server.filled(text) for name, text in environment.items()}},
+            working_folder,
+            {**os.environ, **ours, **own},
+            output.fileno(),
+            output.fileno(),
         )
     server = dataclasses.replace(server, process=process)
     port, path = ready or (server.http, "/v2/health/ready")

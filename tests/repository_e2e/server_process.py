@@ -7,13 +7,10 @@ Machines with a GPU import this, which have few packages: no collector of traces
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,58 +20,13 @@ import psutil
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
-from pytriton import server
-from pytriton.binding.template import ForkedProcess, Program, Template
-from pytriton.testing.template import is_forking
 from tests.e2e.http_client import Answer, call, infer, is_ready
 from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.free_ports import free_ports
 from tests.repository_e2e.model_files import Files, write_model
+from tests.started_command import COMMAND, python_path, start
 
-ROOT = Path(__file__).parents[2]
 PORT_NAMES = ("http", "grpc", "metrics")
-COMMAND = (sys.executable, "-m", "pytriton.server")
-_PROGRAM = "tests.repository_e2e.forked_command"  # the same command
-
-
-def _python_path() -> str:
-    """The root, and what tests find by PYTHONPATH: the package itself where it is not installed."""
-    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-
-
-@functools.cache
-def _template() -> Template:
-    environment = {**os.environ, "PYTHONPATH": _python_path()}
-    return Template("load_without_threads", [_PROGRAM], environment)
-
-
-def _start(
-    command: Sequence[str], folder: Path, environment: Mapping[str, str], out: int, err: int
-) -> subprocess.Popen[bytes] | ForkedProcess:
-    """Start a command in a session of its own; ours is forked where that is safe."""
-    words = len(COMMAND)
-    if tuple(command[:words]) == COMMAND and is_forking():
-        argv = [server.__file__, *command[words:]]
-        program = Program(_PROGRAM, "command", argv, first_path=str(folder.resolve()))
-        with Path(os.devnull).open("rb") as nothing:
-            forked = _template().fork(
-                program,
-                streams=(nothing.fileno(), out, err),
-                environment=environment,
-                folder=str(folder),
-                has_own_session=True,
-            )
-        if forked is not None:
-            return forked
-    return subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=out,
-        stderr=err,
-        start_new_session=True,
-    )
 
 
 def _words(process: psutil.Process) -> list[str]:
@@ -117,10 +69,10 @@ class ServerProcess:
         ]
         paths = [f"--model-repository={path}" for path in repositories]
         with self._stdout_path.open("wb") as out, self._stderr_path.open("wb") as err:
-            self.process = _start(
+            self.process = start(
                 [*command, *paths, *addresses, *flags],
                 folder,
-                {**os.environ, "PYTHONPATH": _python_path(), **(environment or {})},
+                {**os.environ, "PYTHONPATH": python_path(), **(environment or {})},
                 out.fileno(),
                 err.fileno(),
             )

@@ -19,8 +19,9 @@ from tests.framework_backends.tree_models import ROWS, THIRDS, make_model, xgboo
 from tests.native_backend.building import backend_directory
 from tests.native_backend.building import missing as no_compiler
 from tests.repository_e2e.model_files import code, config, model, write_model
-from tests.repository_e2e.server_process import ROOT, ServerProcess
+from tests.repository_e2e.server_process import ServerProcess
 from tests.sandbox.conftest import require, this_machine
+from tests.started_command import ROOT
 
 pytestmark = pytest.mark.e2e
 EXAMPLES = ROOT / "examples" / "python_backend"

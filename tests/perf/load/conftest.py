@@ -8,7 +8,8 @@ import pathlib
 import pytest
 
 from tests.collected import items_in
-from tests.repository_e2e.server_process import ROOT, ServerProcess
+from tests.repository_e2e.server_process import ServerProcess
+from tests.started_command import ROOT
 
 MODELS = ("AddSub", "Ident", "repeat_int32", "Accumulate")
 
