@@ -85,21 +85,24 @@ import signal
 import sys
 from tests import suite
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for jobs in its background
-suite.RUNS_BESIDE_LOAD = 2
+suite.RUNS_BESIDE_LOAD = 1
+suite.available_cores = lambda: 1  # for the load
 again = suite.Repetition(thorough="thorough" in sys.argv)
 sys.exit(suite.run(["-p", "xdist"], again, dt.date(2026, 5, 17)))
 """
 
 
-def run_suite(folder: pathlib.Path, *words: str, **files: str) -> subprocess.CompletedProcess[str]:
-    """Run a small suite in a folder of its own, in two processes."""
+def run_suite(
+    folder: pathlib.Path, *words: str, workers: int = 1, **files: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a small suite in a folder of its own."""
     (folder / "pytest.ini").write_text("[pytest]\n")
     for name, text in files.items():
         (folder / f"{name}.py").write_text(text)
     ours = {
         "PYTHONPATH": str(REPOSITORY),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # they take most of the time
-        "WORKERS": "2",
+        "WORKERS": str(workers),
     }
     others = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
     return subprocess.run(
@@ -113,29 +116,23 @@ def run_suite(folder: pathlib.Path, *words: str, **files: str) -> subprocess.Com
 
 
 def test_process_that_dies_ends_the_run_with_the_name_of_its_test(tmp_path):
-    done = run_suite(tmp_path, test_dies=DIES, test_long=LONG, test_longer=LONG)
+    done = run_suite(tmp_path, workers=2, test_dies=DIES, test_long=LONG, test_longer=LONG)
 
     assert "DIED   test_dies.py::test_dies: the process in which it ran ended" in done.stdout
     assert "runs alone" not in done.stdout
     assert done.returncode == 1
 
 
-def test_passing_tests_end_in_silence(tmp_path):
-    done = run_suite(tmp_path, test_long=LONG)
+def test_passing_tests_end_in_silence_and_do_not_ignore_interrupts(tmp_path):
+    done = run_suite(tmp_path, workers=2, test_long=LONG, test_interruptible=INTERRUPTIBLE)
 
     assert done.stdout.rstrip().splitlines()[-1].startswith("=")
-    assert "40 passed" in done.stdout.rstrip().splitlines()[-1]
-    assert done.returncode == 0
-
-
-def test_run_in_the_background_of_a_shell_does_not_ignore_interrupts(tmp_path):
-    done = run_suite(tmp_path, test_interruptible=INTERRUPTIBLE)
-
+    assert "41 passed" in done.stdout.rstrip().splitlines()[-1]
     assert done.returncode == 0
 
 
 def test_test_that_fails_again_fails_the_run(tmp_path):
-    done = run_suite(tmp_path, test_long=LONG, test_fails=FAILS)
+    done = run_suite(tmp_path, test_fails=FAILS)
 
     assert "FAILED test_fails.py::test_fails, also when it ran again" in done.stdout
     assert done.returncode == 1
@@ -154,7 +151,7 @@ def test_test_that_passes_alone_lets_the_run_pass_with_an_entry_to_copy(tmp_path
 def test_test_of_a_long_part_also_runs_beside_a_load(tmp_path):
     done = run_suite(tmp_path, "thorough", test_race=RACE)
 
-    assert "test_race.py::test_race runs 2 of 2 times beside a load" in done.stdout
+    assert "test_race.py::test_race runs 1 of 1 times beside a load" in done.stdout
     assert "FLAKY  test_race.py::test_race" in done.stdout
     assert done.returncode == 0
 
