@@ -213,16 +213,24 @@ def test_route_answers_who_has_all_rights(policed, client, route):
 
 @pytest.mark.parametrize("port", ["http", "metrics", "sagemaker", "vertex_ai"])
 def test_http2_is_no_way_around_the_policy(policed, issuer, port):
-    headers = wrong_credentials(policed.policy, issuer).values()
+    headers = list(wrong_credentials(policed.policy, issuer).values())
     nothing = use_key(policed, "nothing")
     listed = [route for route in ROUTES if route.port == port and route.answers is not Answers.OPEN]
+    share = min(
+        5, len(listed)
+    )  # each credential goes to one route in five, and all routes get some
+    pairs = [
+        (route, credential)
+        for number, route in enumerate(listed)
+        for credential in headers[number % share :: share]
+    ]
     with Http2Session(policed.every_port[port]) as session:
 
         def begin(route, credential):
             given = {**dict(route.headers), **credential}
             return session.begin(route.path, route.body, given, route.method)
 
-        wrong = [begin(route, each) for route, each in itertools.product(listed, headers)]
+        wrong = [begin(route, credential) for route, credential in pairs]
         without = [begin(route, {}) for route in listed if route.answers is not Answers.HEALTH]
         powerless = [begin(route, nothing) for route in listed]
         session.await_all()
