@@ -140,7 +140,7 @@ TOP = frozenset({"", "__main__", "check", "commands"})
 # Modules that strings name for another process, which is started with them or imports them first.
 NAMED_FOR_OTHER_PROCESSES = {
     "pytriton.binding.server_process": frozenset({"pytriton.serving.server"}),
-    "pytriton.testing.template": frozenset(
+    "pytriton.testing.server": frozenset(
         {
             "pytriton.serving.server",
             "pytriton.serving.server.main",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pytriton import server
 from pytriton.binding.template import ForkedProcess, Program, Template
-from pytriton.testing.template import is_forking
+from pytriton.testing.server import is_forking
 
 ROOT = Path(__file__).parents[1]
 COMMAND = (sys.executable, "-m", "pytriton.server")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from pytriton.base.lifecycle import (
+from pytriton.triton import (
     DefaultTritonLifecyclePolicy,
     TritonLifecyclePolicy,
     VertextAILifecyclePolicy,

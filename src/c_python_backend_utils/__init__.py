@@ -17,8 +17,11 @@ from pytriton.runtime.pb_utils.memory import (
 )
 from pytriton.runtime.pb_utils.metrics import Metric, MetricFamily, MetricKind
 from pytriton.runtime.pb_utils.request import InferenceRequest, InferenceTrace
-from pytriton.runtime.pb_utils.response import InferenceResponse, InferenceResponseSender
-from pytriton.runtime.pb_utils.response_iterator import ResponseIterator
+from pytriton.runtime.pb_utils.response import (
+    InferenceResponse,
+    InferenceResponseSender,
+    ResponseIterator,
+)
 from pytriton.runtime.pb_utils.tensor import Tensor
 
 __all__ = [

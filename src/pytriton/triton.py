@@ -13,11 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.base.announcement import Addresses, ways_to_end
 from pytriton.base.lazy_module import LazyModule
-from pytriton.base.lifecycle import (
-    DefaultTritonLifecyclePolicy,
-    TritonLifecyclePolicy,
-    VertextAILifecyclePolicy,
-)
 from pytriton.base.security import (
     DEFAULT_PROTECTED_ENDPOINTS,
     TRITON_ACCESS_HEADER,
@@ -352,3 +347,27 @@ def _default_policy(config: TritonConfig | None) -> TritonLifecyclePolicy:
     if config is not None and config.allow_vertex_ai:
         return VertextAILifecyclePolicy
     return DefaultTritonLifecyclePolicy
+
+
+@dataclasses.dataclass
+class TritonLifecyclePolicy:
+    """When the server starts and how it gets the bound models.
+
+    Args:
+        launch_triton_on_startup: start the server on entering the `Triton` context. Otherwise
+            models are bound first, and `run` or `serve` starts it.
+        local_model_store: write each bound model to the model store in the workspace, where the
+            server finds it when it starts, instead of sending it over the repository API.
+    """
+
+    launch_triton_on_startup: bool = True
+    local_model_store: bool = False
+
+
+DefaultTritonLifecyclePolicy: TritonLifecyclePolicy = TritonLifecyclePolicy()
+
+# Vertex AI checks the health of a container before a model could be sent to it. Users import the
+# name with this spelling.
+VertextAILifecyclePolicy: TritonLifecyclePolicy = TritonLifecyclePolicy(
+    launch_triton_on_startup=False, local_model_store=True
+)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pytriton.base.dtypes import BYTES, FP32, INT32
-from pytriton.runtime.functions.response_packing import ResponsePacker
+from pytriton.runtime.functions.model_call import ResponsePacker
 from pytriton.runtime.transport.response_rows import SMALL_RESPONSE_BYTES
 
 DECLARED = {"a": FP32, "b": INT32, "text": BYTES}

@@ -15,7 +15,7 @@ from pytriton.model_config import ModelConfig, Tensor
 from pytriton.runtime.cuda import device_array
 from pytriton.runtime.cuda import driver as cuda_driver
 from pytriton.runtime.cuda.device_array import Order
-from pytriton.runtime.functions.device_arrays import DeviceSide
+from pytriton.runtime.functions.bound_model import DeviceSide
 from pytriton.runtime.pb_utils import dlpack
 from pytriton.runtime.pb_utils.gpu_arrays import GpuArray
 from pytriton.runtime.transport.arena import Arena

@@ -28,7 +28,7 @@ from pytriton.runtime.pb_utils.tensor import DeviceTensor, Tensor
 from pytriton.runtime.python_backend.answers import failure_of
 from pytriton.runtime.python_backend.batch_execution import BatchExecution
 from pytriton.runtime.python_backend.device_tensors import DeviceTensors, exports_of
-from pytriton.runtime.python_backend.execution import ModelExecution, make_requests
+from pytriton.runtime.python_backend.model_backend import ModelExecution, make_requests
 from pytriton.runtime.python_backend.replies import ModelReplies, place
 from pytriton.runtime.transport import memory
 from pytriton.runtime.transport.arena import Arena

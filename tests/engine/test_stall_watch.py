@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from pytriton.serving.engine.stall_watch import StallWatch
 from pytriton.serving.engine.stats import BatchRecord, ModelStatistics, ResponseOutcome
+from pytriton.serving.server.core import StallWatch
 from tests.fakes import model_spec
 
 

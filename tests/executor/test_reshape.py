@@ -19,7 +19,7 @@ from pytriton.runtime.backend.flow_control import OpenBatches
 from pytriton.runtime.executor.batch_tensors import add_input, reshape_inputs
 from pytriton.runtime.executor.batch_tracker import BatchTracker
 from pytriton.runtime.executor.inference import CLOSED_SINK, Inference, ModelLabels
-from pytriton.runtime.python_backend.execution import make_requests
+from pytriton.runtime.python_backend.model_backend import make_requests
 from pytriton.runtime.transport.frames import BatchResult, Execute, ResponseItem, ResponsesFrame
 from pytriton.runtime.transport.payload import Payload, Received
 from pytriton.runtime.transport.refs import TensorRef

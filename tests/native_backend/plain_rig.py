@@ -14,7 +14,6 @@ from pytriton.runtime.backend.flow_control import OpenBatches
 from pytriton.runtime.backend.mailbox import LoopReader
 from pytriton.runtime.native_backend.api_table import ENTRY_POINTS, FUNCTIONS, prototype
 from pytriton.runtime.native_backend.callbacks import Callbacks, exported
-from pytriton.runtime.native_backend.execution import NativeExecution
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.memory import content, text, word, words
 from pytriton.runtime.native_backend.models import BackendStatistics
@@ -24,6 +23,7 @@ from pytriton.runtime.native_backend.records import INPUT_WORDS, InputWord, Requ
 from pytriton.runtime.native_backend.requests import BackendRequests, RequestFunctions
 from pytriton.runtime.native_backend.responses import BackendResponses
 from pytriton.runtime.native_backend.server_objects import Errors, Names
+from pytriton.runtime.native_backend.worker import NativeExecution
 from pytriton.runtime.transport.frames import Execute
 from pytriton.runtime.transport.payload import Payload, Received
 from pytriton.runtime.transport.refs import TensorRef

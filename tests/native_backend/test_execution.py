@@ -16,7 +16,6 @@ from pytriton.base.failure_records import FailureOrigin
 from pytriton.runtime.backend.flow_control import OpenBatches
 from pytriton.runtime.backend.mailbox import LoopReader
 from pytriton.runtime.native_backend.callbacks import exported
-from pytriton.runtime.native_backend.execution import NativeExecution
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.memory import word
 from pytriton.runtime.native_backend.models import BackendStatistics
@@ -25,6 +24,7 @@ from pytriton.runtime.native_backend.requests import BackendRequests
 from pytriton.runtime.native_backend.responses import BackendResponses
 from pytriton.runtime.native_backend.server_objects import Errors
 from pytriton.runtime.native_backend.stub import MACHINES
+from pytriton.runtime.native_backend.worker import NativeExecution
 from pytriton.runtime.transport.frames import BatchFailure, BatchResult, Execute
 from pytriton.runtime.transport.payload import Payload, Received
 from pytriton.runtime.transport.refs import TensorRef

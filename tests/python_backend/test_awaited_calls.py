@@ -11,7 +11,7 @@ import pytest
 from pytriton.runtime.backend.connection import ServerConnection
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.request import InferenceRequest
-from pytriton.runtime.pb_utils.response_iterator import when_ready
+from pytriton.runtime.pb_utils.response import when_ready
 from pytriton.runtime.python_backend.runtime import BlsCall, CallOrigin
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import CancelCall, InferCallFrame

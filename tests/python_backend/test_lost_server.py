@@ -16,7 +16,7 @@ from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.runtime.python_backend.answers import failure_of
 from pytriton.runtime.python_backend.batch_execution import BatchExecution
 from pytriton.runtime.python_backend.device_tensors import DeviceTensors
-from pytriton.runtime.python_backend.execution import ModelExecution
+from pytriton.runtime.python_backend.model_backend import ModelExecution
 from pytriton.runtime.python_backend.replies import ModelReplies
 from pytriton.runtime.transport.frames import Execute
 from pytriton.runtime.transport.payload import Received

@@ -18,9 +18,9 @@ from tritonclient.utils import InferenceServerException
 
 from pytriton.base.settings import BY_NAME
 from pytriton.runtime.functions.bound_config import batch_hint
-from pytriton.serving.engine.stall_watch import FIRST_REPORT_S, StallWatch
 from pytriton.serving.engine.stats import ModelStatistics
 from pytriton.serving.server.command.arguments import parse
+from pytriton.serving.server.core import FIRST_REPORT_S, StallWatch
 from pytriton.serving.server.metrics.page import server_family_names
 from tests.e2e.waiting import eventually
 from tests.fakes import model_spec

@@ -7,7 +7,7 @@ import pytest
 from pytriton.base import dtypes
 from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.base.messages import InferTensor
-from pytriton.protocol.classification import MAX_ELEMENTS, MAX_TEXTS, classify
+from pytriton.protocol.kserve_response import MAX_ELEMENTS, MAX_TEXTS, classify
 
 
 def classes(array, count, labels=(), *, batched=False):

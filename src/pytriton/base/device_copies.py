@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our own copies between host and GPU: why tensors are copied, and how many bytes that moves.
 
-Copies that a model makes itself are not seen here. A thread adds to counts of its own, so there is
+Whether a value is in GPU memory is found out without importing any library of such arrays. Copies
+that a model makes itself are not seen here. A thread adds to counts of its own, so there is
 no lock.
 """
 
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 NOTHING = (0, 0)
 _TO_GPU, _TO_HOST = 0, 1
 # By thread: bytes to the GPU and to the host since the process began. A new thread may get the
 # number of one that has ended, and goes on with its counts.
 _by_thread: dict[int, list[int]] = {}
+
+_CUDA = 2  # DLPack's number
 
 
 class CopyReason:
@@ -85,3 +89,12 @@ class CopyMeter:
         return sum([each[_TO_GPU] for each in all_counts]), sum(
             [each[_TO_HOST] for each in all_counts]
         )
+
+
+def is_on_gpu(value: Any) -> bool:
+    """Returns whether a value is an array of torch, cupy, jax or others in memory of a GPU."""
+    find_device = getattr(value, "__dlpack_device__", None)
+    if find_device is not None and int(find_device()[0]) == _CUDA:
+        return True
+    # Last: a tensor of torch that needs gradients raises another error than AttributeError here.
+    return hasattr(value, "__cuda_array_interface__")

@@ -11,7 +11,7 @@ import grpc.aio
 
 from pytriton.base.protos import service_pb2
 from pytriton.client.kserve.address import Tls
-from pytriton.client.kserve.channel import GrpcChannel, Metadata
+from pytriton.client.kserve.grpc_client import GrpcChannel, Metadata
 from pytriton.client.kserve.messages import answer_of, document_of, request_of
 from pytriton.client.service import ServiceError, arrays_of, query_of
 from pytriton.client.tensors import Array

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytriton.base.device_values import is_on_gpu
+from pytriton.base.device_copies import is_on_gpu
 from pytriton.decorators.context import InferFunc, decorated, decorated_layers, get_model_config
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.triton_model_config import TritonModelConfig

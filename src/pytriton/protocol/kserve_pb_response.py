@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.protos import service_pb2
-from pytriton.protocol.classification import classify
 from pytriton.protocol.grpc.messages import pack_prefix
 from pytriton.protocol.kserve_pb import encode_parameters
+from pytriton.protocol.kserve_response import classify
 
 if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer, DataType

@@ -2,7 +2,7 @@
 """Encodes infer responses of the KServe protocol over HTTP: JSON, followed by binary outputs.
 
 Large responses are encoded in pieces of a few milliseconds, so that other threads can run; the
-bytes are the same.
+bytes are the same. Of an output that is classified, its best classes are sent instead.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 import orjson
 
 from pytriton.base import dtypes
+from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.base.messages import InferTensor
-from pytriton.protocol.classification import classify
 from pytriton.protocol.generate import answer_shape, generate_members, nested_json
 from pytriton.protocol.json_text import dump_json, dump_json_leniently
 from pytriton.protocol.tensor_json import json_from_tensor, refuse_output_size
@@ -23,12 +23,18 @@ from pytriton.protocol.tensor_json import json_from_tensor, refuse_output_size
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import InferResponse
     from pytriton.base.model_spec import ModelSpec
     from pytriton.protocol.kserve_json import OutputFormat
 
 _dumps, _NUMPY = orjson.dumps, orjson.OPT_SERIALIZE_NUMPY
+
+MAX_ELEMENTS = 1_000_000
+MAX_TEXTS = 50_000  # of all rows together; formatting this many takes 100 ms
+_UNSUPPORTED = (dtypes.BOOL, dtypes.BYTES, dtypes.FP16, dtypes.BF16)
 
 
 def encode_infer_response(
@@ -208,3 +214,56 @@ def _string_pieces(
         refuse_output_size(tensor)
     if found != count:
         refuse_output_size(tensor)
+
+
+def classify(
+    tensor: InferTensor, class_count: int, labels: Sequence[str] = (), *, batched: bool
+) -> InferTensor:
+    """Returns the best `class_count` classes of `tensor` as `value:index[:label]`, best first.
+
+    Each row of a batch has a number for each class. There may be fewer labels than classes.
+
+    Raises:
+        InternalError: The tensor has no batch dimension, or its data does not fit its shape.
+        InvalidArgumentError: The datatype is not supported, or the tensor is too large.
+    """
+    if tensor.dtype in _UNSUPPORTED:
+        raise InvalidArgumentError(
+            f"class result not available for output due to unsupported type '{tensor.dtype.name}'"
+        )
+    if prod(tensor.shape) > MAX_ELEMENTS:
+        raise InvalidArgumentError("classification output tensor too large")
+    if batched and not tensor.shape:
+        raise InternalError(
+            f"expected a batch dimension in output '{tensor.name}' to classify it, got a scalar"
+        )
+    if len(tensor.data) != prod(tensor.shape) * tensor.dtype.itemsize:
+        raise InternalError(
+            f"expected {prod(tensor.shape) * tensor.dtype.itemsize} bytes in output "
+            f"'{tensor.name}' to classify it, got {len(tensor.data)}"
+        )
+    rows = tensor.shape[0] if batched else 1
+    classes = prod(tensor.shape[1:] if batched else tensor.shape)
+    values = np.frombuffer(tensor.data, tensor.dtype.numpy).reshape(rows, classes)
+    count = min(class_count, classes)
+    if rows * count > MAX_TEXTS:
+        raise InvalidArgumentError(
+            f"expected a classification of at most {MAX_TEXTS} classes, got {rows * count} "
+            f"for output '{tensor.name}'"
+        )
+    texts = [text for row in values for text in _best(row, count, labels)]
+    shape = (rows, count) if batched else (count,)
+    return InferTensor(tensor.name, dtypes.BYTES, shape, dtypes.encode_bytes(texts))
+
+
+def _best(row: NDArray[Any], count: int, labels: Sequence[str]) -> list[bytes]:
+    # Sort the reversed row and reverse the result, so that equal values are ordered by index.
+    order = (len(row) - 1 - np.argsort(row[::-1], kind="stable"))[::-1][:count]
+    template = "{:f}:{}" if row.dtype.kind == "f" else "{}:{}"
+    texts = []
+    for index in order.tolist():
+        text = template.format(row[index].item(), index)
+        if index < len(labels):
+            text = f"{text}:{labels[index]}"
+        texts.append(text.encode())
+    return texts

@@ -8,8 +8,7 @@ from pytriton.testing.clock import FakeClock, FakeEventLoop, FakeTimer
 from pytriton.testing.functions import FunctionHarness
 from pytriton.testing.harness import ModelHarness
 from pytriton.testing.records import LogLine, Request, Response, ResponseError
-from pytriton.testing.server import RunningServer, StartServer
-from pytriton.testing.template import forked_servers
+from pytriton.testing.server import RunningServer, StartServer, forked_servers
 
 __all__ = [
     "FakeClock",

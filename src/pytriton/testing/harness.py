@@ -40,8 +40,7 @@ from pytriton.serving.repository.reading.config_files import read_initial_states
 from pytriton.serving.repository.reading.layout import ModelPlace
 from pytriton.testing.inputs import HarnessSequences, copied_array, make_tensors
 from pytriton.testing.records import LogLine, Request, Response, ResponseError
-from pytriton.testing.runtime import HarnessRuntime, Target
-from pytriton.testing.source import ModelUnderTest
+from pytriton.testing.runtime import HarnessRuntime, ModelUnderTest, Target
 
 
 class ModelHarness:

@@ -11,8 +11,7 @@ import pytest
 from pytriton.base.announcement import Addresses
 from pytriton.tools.commands.serve import reloading
 from pytriton.tools.commands.serve.options import read_options
-from pytriton.tools.commands.serve.reloading import CodeProcess, Reloader, WatchedFiles
-from pytriton.tools.commands.serve.servers import ServeScreen
+from pytriton.tools.commands.serve.reloading import CodeProcess, Reloader, ServeScreen, WatchedFiles
 
 
 class FakeChild:

@@ -14,7 +14,7 @@ from pytriton.tools.commands.serve.loading import (
     contents_of,
     import_target,
 )
-from pytriton.tools.commands.serve.servers import ServeScreen
+from pytriton.tools.commands.serve.reloading import ServeScreen
 from pytriton.utils.terminal import Colour, paint
 
 
@@ -173,7 +173,7 @@ def test_functions_without_the_decorator_that_others_have_are_told(found_in):
 
 
 def test_forgotten_functions_are_a_warning_and_helpers_a_note(monkeypatch, capsys):
-    monkeypatch.setattr("pytriton.tools.commands.serve.servers.says_in_colour", lambda: True)
+    monkeypatch.setattr("pytriton.tools.commands.serve.reloading.says_in_colour", lambda: True)
     ServeScreen().left_out(["helper: no annotations"], ["add: without @model"])
 
     assert capsys.readouterr().err.splitlines() == [

@@ -16,13 +16,16 @@ import pytest
 
 from pytriton.base.dtypes import BY_CONFIG_NAME
 from pytriton.base.errors import InternalError, UnavailableError, UnsupportedError
-from pytriton.runtime.framework_backends.onnxruntime.model import find_model_file
+from pytriton.runtime.framework_backends.onnxruntime.model import (
+    LargeOutputs,
+    OnnxTensors,
+    find_model_file,
+)
 from pytriton.runtime.framework_backends.onnxruntime.session import (
     available_providers,
     open_session,
 )
 from pytriton.runtime.framework_backends.onnxruntime.settings import SessionSettings
-from pytriton.runtime.framework_backends.onnxruntime.tensors import LargeOutputs, OnnxTensors
 from pytriton.runtime.pb_utils.batch import Batch
 from tests.framework_backends.onnxruntime import onnx_models
 from tests.framework_backends.onnxruntime.onnx_models import TYPES, constant, model, node, tensor

@@ -12,7 +12,7 @@ import pytest
 from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.runtime.framework_backends.pytorch import library
 from pytriton.runtime.framework_backends.pytorch.configuration import TensorEntry
-from pytriton.runtime.framework_backends.pytorch.modules import find_module_class
+from pytriton.runtime.framework_backends.pytorch.model import find_module_class
 from pytriton.testing import Request
 from tests.framework_backends.pytorch.torch_models import (
     Instance,

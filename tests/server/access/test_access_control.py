@@ -8,10 +8,9 @@ import logging
 import msgspec
 import pytest
 
-from pytriton.serving.server.access.certificates import ClientCertificate, Peer
 from pytriton.serving.server.access.client_addresses import TrustedProxies
 from pytriton.serving.server.access.control import AccessControl, Grant
-from pytriton.serving.server.access.credentials import OWNER, PROBE
+from pytriton.serving.server.access.credentials import OWNER, PROBE, ClientCertificate, Peer
 from pytriton.serving.server.access.decisions import Denial, Reason, Scope, visible
 from pytriton.serving.server.access.keys import make_key, split_key
 from pytriton.serving.server.access.policy import CertificateRule, Policy, Rights

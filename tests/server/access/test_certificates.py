@@ -7,7 +7,7 @@ import hashlib
 
 import pytest
 
-from pytriton.serving.server.access.certificates import Peer, matches, read_certificate, read_peer
+from pytriton.serving.server.access.credentials import Peer, matches, read_certificate, read_peer
 from pytriton.serving.server.access.policy import CertificateRule
 
 # As `ssl.SSLObject.getpeercert` has it.

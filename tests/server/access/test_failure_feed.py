@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.serving.server.access.certificates import Peer
 from pytriton.serving.server.access.control import AccessControl
+from pytriton.serving.server.access.credentials import Peer
 from pytriton.serving.server.access.decisions import Reason
 from pytriton.serving.server.access.failure_feed import INTERVAL_S, FailureFeed
 from pytriton.serving.server.access.keys import make_key

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from pytriton.serving.server.access.certificates import Peer
 from pytriton.serving.server.access.control import AccessControl, Grant
+from pytriton.serving.server.access.credentials import Peer
 from pytriton.serving.server.access.decisions import Reason
 from pytriton.serving.server.access.keys import make_key
 from pytriton.serving.server.access.policy import Issuer, Policy, Rights

@@ -21,9 +21,8 @@ import msgspec
 import pytest
 
 from pytriton.serving.server.access import tokens as module
-from pytriton.serving.server.access.certificates import Peer
 from pytriton.serving.server.access.control import AccessControl, Grant
-from pytriton.serving.server.access.credentials import Identity
+from pytriton.serving.server.access.credentials import Identity, Peer
 from pytriton.serving.server.access.decisions import Reason
 from pytriton.serving.server.access.policy import Issuer, Policy, Rights
 from pytriton.serving.server.access.tokens import (

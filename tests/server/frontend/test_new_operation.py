@@ -16,8 +16,8 @@ import pytest
 from pytriton.base.errors import NotFoundError
 from pytriton.base.protos import service_pb2
 from pytriton.serving.engine.client import question
-from pytriton.serving.server.access.certificates import Peer
 from pytriton.serving.server.access.control import AccessControl
+from pytriton.serving.server.access.credentials import Peer
 from pytriton.serving.server.access.decisions import Scope, visible
 from pytriton.serving.server.access.keys import make_key
 from pytriton.serving.server.access.policy import Policy, Rights

@@ -12,8 +12,8 @@ import pytest
 
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.grpc import GrpcStatus, message_prefix
-from pytriton.serving.server.access.certificates import Peer
 from pytriton.serving.server.access.control import AccessControl
+from pytriton.serving.server.access.credentials import Peer
 from pytriton.serving.server.access.keys import KeyRecord, make_key
 from pytriton.serving.server.access.policy import Policy, Rights
 from pytriton.serving.server.grpc import connection

@@ -11,9 +11,9 @@ import pytest
 
 from pytriton.base.protos import service_pb2
 from pytriton.serving.engine.client import IndexEntry
-from pytriton.serving.server.access.certificates import ClientCertificate, Peer
 from pytriton.serving.server.access.client_addresses import TrustedProxies
 from pytriton.serving.server.access.control import AccessControl
+from pytriton.serving.server.access.credentials import ClientCertificate, Peer
 from pytriton.serving.server.access.keys import make_key
 from pytriton.serving.server.access.policy import CertificateRule, Issuer, Policy, Rights
 from pytriton.serving.server.api.services import ClientService

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.backend.batch import Description, WorkerBatch
     from pytriton.runtime.backend.flow_control import OpenBatches
-    from pytriton.runtime.functions.model_call import FunctionCall
-    from pytriton.runtime.functions.response_packing import ResponsePacker
+    from pytriton.runtime.functions.model_call import FunctionCall, ResponsePacker
     from pytriton.runtime.transport.channel import Payload
     from pytriton.runtime.transport.frames import Initialize, ResponseItem
 

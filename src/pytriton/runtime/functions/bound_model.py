@@ -15,6 +15,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from pytriton.base.device_copies import is_on_gpu
 from pytriton.base.failure_log import FailureLog, model_label
 from pytriton.base.lazy_module import LazyModule
 from pytriton.base.log_capture import set_line_source
@@ -26,6 +29,7 @@ from pytriton.model_config.model_config import ModelConfig
 from pytriton.model_config.sequence_batcher import SequenceBatcher, only_request_inputs
 from pytriton.model_config.tensor import cuda_device, triton_datatype
 from pytriton.proxy.types import Request
+from pytriton.runtime.cuda.device_array import DeviceArray, copy_to_device, write_to_host
 from pytriton.runtime.functions.backends import FunctionBackend, GeneratorBackend
 from pytriton.runtime.functions.bound_config import (
     AnyModel,
@@ -34,20 +38,28 @@ from pytriton.runtime.functions.bound_config import (
     check_name_and_tensors,
     signature_problem,
 )
-from pytriton.runtime.functions.device_arrays import DeviceSide
 from pytriton.runtime.functions.model_call import FunctionCall, write_failure
 from pytriton.runtime.functions.output_validation import DeclaredTensor, OutputValidator
-from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.arena import Arena, block_bytes
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
 
     from pytriton.base.failure_log import Failure
     from pytriton.decorators.context import TritonContext
     from pytriton.model_config.tensor import Tensor
     from pytriton.runtime.functions.host import InstanceHost
+    from pytriton.runtime.pb_utils import gpu_arrays
+    from pytriton.runtime.transport.channel import Payload, Received
+    from pytriton.runtime.transport.refs import TensorRef
+else:  # most models have no tensors on a GPU
+    gpu_arrays = LazyModule("pytriton.runtime.pb_utils.gpu_arrays")
 
 if TYPE_CHECKING:
     from pytriton.runtime.functions import async_backends
@@ -317,3 +329,52 @@ def _as_callables(infer_func: InferFunc | Sequence[InferFunc]) -> list[InferFunc
             f"infer_func has to be a callable or a list or tuple of callables, got {infer_func!r}"
         )
     return candidates
+
+
+class DeviceSide:
+    """How one model's tensors get to GPUs and back; `inputs` are the devices by name.
+
+    These inputs are `GpuArray`s: any library takes them by `__cuda_array_interface__` or DLPack,
+    without a copy. Outputs on a GPU are copied straight to where the server reads them.
+    """
+
+    def __init__(self, inputs: Mapping[str, int]) -> None:
+        self._inputs = inputs
+
+    def input(self, received: Received, ref: TensorRef) -> Any:
+        """Returns an input of a batch, on its device if it has one.
+
+        Raises:
+            ServerError: It cannot be copied there.
+        """
+        array = received.array(ref)
+        device = self._inputs.get(ref.name)
+        if device is None:
+            return array
+        there = copy_to_device(array, device)
+        return gpu_arrays.GpuArray.over(there)
+
+    def outputs(self, outputs: Mapping[str, Any], payload: Payload) -> dict[str, Any]:
+        """Returns outputs with those on the host that are on a GPU.
+
+        Raises:
+            ServerError: One cannot be copied, or is of no kind that can be sent.
+        """
+        return {
+            name: self._to_host(value, payload)
+            if not isinstance(value, np.ndarray) and is_on_gpu(value)
+            else value
+            for name, value in outputs.items()
+        }
+
+    def _to_host(self, value: Any, payload: Payload) -> NDArray[Any]:
+        array = gpu_arrays.import_array(value)
+        if not isinstance(array, DeviceArray):
+            return array
+        arena = payload.arena
+        if arena is None or array.nbytes <= INLINE_TENSOR_BYTES:
+            return array.copy()
+        # Nothing else refers to this memory, so it is sent by reference.
+        memory = block_bytes(arena.allocate(array.nbytes))[: array.nbytes]
+        write_to_host((array,), memory.data)
+        return memory.view(array.dtype).reshape(array.shape)

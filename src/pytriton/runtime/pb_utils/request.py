@@ -16,10 +16,11 @@ from pytriton.runtime.pb_utils.memory import PreferredMemory
 from pytriton.runtime.pb_utils.response import (
     InferenceResponse,
     InferenceResponseSender,
+    ResponseIterator,
     as_json,
     checked_parameters,
+    when_ready,
 )
-from pytriton.runtime.pb_utils.response_iterator import ResponseIterator, when_ready
 from pytriton.runtime.pb_utils.runtime import InferenceCall, RequestBatch, require_runtime
 from pytriton.runtime.pb_utils.tensor import Tensor
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytriton.base.device_values import is_on_gpu
+from pytriton.base.device_copies import is_on_gpu
 from pytriton.base.dtypes import BY_CONFIG_NAME, BYTES, DataType, from_numpy
 from pytriton.base.errors import InvalidArgumentError, ServerError, sendable_text
 from pytriton.runtime.backend.batch import cut

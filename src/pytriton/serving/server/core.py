@@ -10,20 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytriton.base.lazy_module import LazyModule
 from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.rate_limiter import InstanceTurns, ResourceLimiter
-from pytriton.serving.engine.stall_watch import StallWatch
 from pytriton.serving.repository.loading.instance_factory import InstanceFactory
 from pytriton.serving.server.binding.bound_control import BoundControl
 from pytriton.serving.server.process.logs import LogControl
 from pytriton.serving.server.tracing.settings import TraceSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable
 
     from pytriton.base.settings import RayOptions
     from pytriton.runtime.cluster import executor as cluster_executor
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.worker import Launcher
     from pytriton.runtime.transport.control import Bind
     from pytriton.serving.engine.client import ModelControl, ModelRegistrations
+    from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.server.binding import function_loader
     from pytriton.serving.server.binding.binder import SupervisedModel
     from pytriton.serving.server.metrics.exposition import SampleFamily
@@ -48,6 +50,8 @@ _STALL_CHECK_INTERVAL_S = 10.0
 _EXPORT_S = 2.0  # to send the last spans, if a receiver takes them
 _LEAST_EXPORT_S = 0.2  # the same if the exit timeout is over
 _LEAST_FINALIZE_S = 1.0  # for functions on the cluster, if the exit timeout is over
+
+FIRST_REPORT_S = 30.0  # each later report comes after twice the time
 
 
 def _make_ray(options: RayOptions, loop: asyncio.AbstractEventLoop) -> ClusterExecutor:
@@ -182,3 +186,56 @@ class Core:
             await self._ray.close()
         if self.tracing is not None:
             await self.tracing.close(min(_EXPORT_S, max(_LEAST_EXPORT_S, timeout_s)))
+
+
+@dataclass(slots=True)
+class _Progress:
+    """The counts of a model, and when they changed last."""
+
+    counts: tuple[int, ...]
+    since_s: float
+    next_report_s: float = FIRST_REPORT_S  # after `since_s`
+
+
+class StallWatch:
+    """Detects models that execute requests for a long time and finish none, by their counts."""
+
+    def __init__(self) -> None:
+        self._progress: dict[ManagedModel, _Progress] = {}
+
+    def check(self, models: Iterable[ManagedModel], now_s: float) -> list[str]:
+        """Returns the messages to log about models that make no progress."""
+        before, self._progress = self._progress, {}
+        reports = []
+        for model in models:
+            if not model.running_count:
+                continue
+            counts = _counts(model)
+            progress = before.get(model)
+            if progress is None or progress.counts != counts:
+                progress = _Progress(counts, now_s)
+            self._progress[model] = progress
+            elapsed_s = now_s - progress.since_s
+            if elapsed_s >= progress.next_report_s:
+                progress.next_report_s = 2 * elapsed_s
+                reports.append(_report(model, elapsed_s))
+        return reports
+
+
+def _counts(model: ManagedModel) -> tuple[int, ...]:
+    statistics = model.statistics
+    responses = sum(response.compute_infer.count for response in statistics.responses)
+    return (
+        statistics.execution_count,
+        statistics.success_count,
+        statistics.fail.count,
+        responses,
+    )
+
+
+def _report(model: ManagedModel, elapsed_s: float) -> str:
+    return (
+        f"model '{model.spec.name}' version {model.spec.version} has finished nothing for "
+        f"{elapsed_s:.0f} s: {model.running_count} requests are being executed, "
+        f"{model.statistics.pending_count} wait"
+    )

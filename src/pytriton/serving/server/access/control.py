@@ -19,7 +19,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytriton.base.lazy_module import LazyModule
-from pytriton.serving.server.access.certificates import Peer, read_peer
 from pytriton.serving.server.access.client_addresses import TrustedProxies
 from pytriton.serving.server.access.credentials import (
     OWNER,
@@ -27,8 +26,10 @@ from pytriton.serving.server.access.credentials import (
     Authenticator,
     Credential,
     Identity,
+    Peer,
     Unauthenticated,
     read_credential,
+    read_peer,
 )
 from pytriton.serving.server.access.decisions import Client, Denial, HeaderLookup, Reason, Scope
 from pytriton.serving.server.access.policy import EVERYTHING, HEALTH, Policy, Rights

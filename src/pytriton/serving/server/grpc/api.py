@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,25 +17,26 @@ from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.lazy_module import LazyModule
 from pytriton.protocol.grpc import (
     GrpcStatus,
+    MessageAssembler,
     encode_http_error,
     encode_trailers_only,
 )
 from pytriton.protocol.http2 import Http2Connection, Http2Limits
-from pytriton.serving.server.access.decisions import Denial, Scope
+from pytriton.serving.server.access.decisions import Denial, Scope, patterns_of
 from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.api.background import Background, LoopBudget
 from pytriton.serving.server.api.http2_transport import FlushQueue
 from pytriton.serving.server.api.refusals import INFERENCE, note_forbidden
 from pytriton.serving.server.api.shortage import UnreadAnswers
 from pytriton.serving.server.api.status import retry_metadata
-from pytriton.serving.server.api.turns import Turns
+from pytriton.serving.server.api.turns import Turns, message_units
 from pytriton.serving.server.grpc import health, reflection
 from pytriton.serving.server.grpc.call import RefusedGrpcCall, UnaryCall, header_of
+from pytriton.serving.server.grpc.call_state import ENDED
 from pytriton.serving.server.grpc.call_work import CallWork
 from pytriton.serving.server.grpc.columns import ColumnCall
 from pytriton.serving.server.grpc.connection import READ_BYTES, GrpcConnection
 from pytriton.serving.server.grpc.infer import InferService, ModelInferCall
-from pytriton.serving.server.grpc.management import OperationCall
 from pytriton.serving.server.grpc.stream import MAX_UNREAD_BYTES, StreamColumnTable, StreamInferCall
 from pytriton.serving.server.grpc.timeouts import ping_intervals_ns, tick_s
 from pytriton.serving.server.operations.operation import Desk
@@ -43,15 +45,18 @@ from pytriton.serving.server.process.clients import ConnectionSet
 from pytriton.serving.server.shared_memory.shared_memory import local_shared_memory
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from pytriton.base.dtypes import Buffer
     from pytriton.protocol.grpc import CallHead
     from pytriton.serving.engine.client import EngineClient
-    from pytriton.serving.server.access.control import AccessControl
+    from pytriton.serving.server.access.control import AccessControl, Grant
     from pytriton.serving.server.api.request_memory import RequestMemory
     from pytriton.serving.server.grpc import guard
     from pytriton.serving.server.grpc.call import GrpcCall
     from pytriton.serving.server.grpc.columns import CallTable
     from pytriton.serving.server.grpc.guard import CallGuard
-    from pytriton.serving.server.operations.operation import Operation
+    from pytriton.serving.server.operations.operation import Operation, OverGrpc
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
 else:
@@ -237,3 +242,65 @@ def _http2_limits(options: ServerOptions) -> Http2Limits:
         min_idle_ping_interval_ns=idle_interval_ns,
         max_ping_strikes=options.grpc_keepalive.max_ping_strikes or 2**62,
     )
+
+
+class OperationCall(UnaryCall):
+    """A call of an operation; it is answered at once or by a coroutine."""
+
+    __slots__ = ("_desk", "_grant", "_grpc", "_guard", "_operation")
+
+    def __init__(
+        self,
+        operation: Operation,
+        grpc: OverGrpc,
+        desk: Desk,
+        guard: CallGuard | None,
+        connection: GrpcConnection,
+        stream_id: int,
+        head: CallHead,
+    ) -> None:
+        super().__init__(connection, stream_id, head)
+        self._operation = operation
+        self._grpc = grpc
+        self._desk = desk
+        self._guard = guard  # None: there is no policy
+        self._grant: Grant | None = None  # who asks, even if the head is refused later
+
+    def make_assembler(self) -> MessageAssembler:
+        """Returns an assembler without the limit for small messages, if files may be sent."""
+        grant = self.head.grant
+        has_files = self._operation.has_files
+        if not has_files or (grant is not None and patterns_of(grant.principal) is not None):
+            return super().make_assembler()
+        connection = self.connection
+        return MessageAssembler(
+            connection.max_message_bytes,
+            self.head.encoding,
+            open_lease=connection.work.memory.lease,
+        )
+
+    def on_request(self, message: Buffer) -> None:
+        operation, grpc = self._operation, self._grpc
+        request = grpc.request(message)
+        if self._guard is not None:
+            subject = operation.scope if grpc.subject is None else grpc.subject(request)
+            self._guard.check(self.connection, self.head, operation.api, subject)
+            self._grant = self.head.grant
+        desk = self._desk.of(self._grant)
+        if grpc.check is not None:
+            grpc.check(desk)
+        answer = operation.begin(desk, grpc, request)
+        if inspect.iscoroutine(answer):
+            self.connection.work.run_task(self, self._respond_later(answer))
+        else:
+            self._send(answer)
+
+    async def _respond_later(self, answer: Coroutine[Any, Any, Any]) -> None:
+        value = await answer
+        if self.state is not ENDED:
+            self._send(value)
+
+    def _send(self, value: Any) -> None:
+        message = self._grpc.response(self._operation.shown(self._grant, value))
+        self.connection.turn.spend(message_units(message))
+        self.respond([message])

@@ -14,8 +14,7 @@ from pytriton.base.announcement import slow_end_is_told
 from pytriton.exceptions import PyTritonError
 from pytriton.tools.commands.serve.loading import ServeError, load
 from pytriton.tools.commands.serve.options import read_options
-from pytriton.tools.commands.serve.reloading import Reloader
-from pytriton.tools.commands.serve.servers import CommandServer, ServeScreen
+from pytriton.tools.commands.serve.reloading import CommandServer, Reloader, ServeScreen
 
 if TYPE_CHECKING:
     from pytriton.tools.commands.serve.options import ServeOptions

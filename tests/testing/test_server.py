@@ -21,7 +21,7 @@ from pytriton.base.package import IMPORT_FOLDER
 from pytriton.binding import server_process, template
 from pytriton.binding.template import Program, Template
 from pytriton.testing import forked_servers
-from pytriton.testing.template import _MODULES
+from pytriton.testing.server import _MODULES
 from tests.e2e.conftest import new_ports
 from tests.e2e.scripts import Script
 from tests.e2e.waiting import DEADLINE_S, eventually
