@@ -7,7 +7,7 @@ import asyncio
 
 from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.server.command.lifecycle import (
-    Backend,
+    LoadedBackend,
     LoadProgress,
     OpenPorts,
     Remaining,
@@ -54,7 +54,7 @@ class FakeServing:
         return [IndexEntry("a", "1", "READY")]
 
     def backends(self):
-        return [Backend("python", "/here")]
+        return [LoadedBackend("python", "/here")]
 
     def begin_exit(self):
         self.calls.append("begin_exit")

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from pytriton.serving.engine.client import IndexEntry
-from pytriton.serving.server.command.lifecycle import Backend
+from pytriton.serving.server.command.lifecycle import LoadedBackend
 from pytriton.serving.server.command.startup import (
     agent_table,
     backend_table,
@@ -60,7 +60,9 @@ def test_models_are_listed_with_their_state():
 
 def test_backend_shows_what_the_command_line_says():
     options = options_from({"backend_config": ["python,thread-pool-size=5"]})
-    ((name, path, config),) = cells(backend_table([Backend("python", "/lib/python")], options))
+    ((name, path, config),) = cells(
+        backend_table([LoadedBackend("python", "/lib/python")], options)
+    )
 
     assert (name, path) == ("python", "/lib/python")
     assert config.startswith('{"cmdline":{"auto-complete-config":"true",')

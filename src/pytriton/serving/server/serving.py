@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytriton.serving.engine.model import VersionState
 from pytriton.serving.server.binding.binder_port import BinderPort
 from pytriton.serving.server.command.lifecycle import (
-    Backend,
+    LoadedBackend,
     LoadProgress,
     OpenPorts,
     Remaining,
@@ -86,10 +86,12 @@ class RepositoryServing:
         """Returns every model version that should serve, with its state."""
         return self.core.repositories.index()
 
-    def backends(self) -> Sequence[Backend]:
+    def backends(self) -> Sequence[LoadedBackend]:
         """Returns the backends."""
         loaders = self.core.loaders.values()
-        return [Backend(*each) for loader in loaders for each in sorted(loader.backends.items())]
+        return [
+            LoadedBackend(*each) for loader in loaders for each in sorted(loader.backends.items())
+        ]
 
     def begin_exit(self) -> None:
         """Report from now on that the server is not ready, but continue to serve."""

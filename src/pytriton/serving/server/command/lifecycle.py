@@ -48,7 +48,7 @@ class OpenPorts(NamedTuple):
     vertex_ai: int = 0
 
 
-class Backend(NamedTuple):
+class LoadedBackend(NamedTuple):
     """A backend, which runs models."""
 
     name: str
@@ -79,7 +79,7 @@ class ServerLifecycle(Protocol):
     def index(self) -> Sequence[IndexEntry]:
         """Returns every model version that should serve, with its state."""
 
-    def backends(self) -> Sequence[Backend]:
+    def backends(self) -> Sequence[LoadedBackend]:
         """Returns the loaded backends."""
 
     def begin_exit(self) -> None:

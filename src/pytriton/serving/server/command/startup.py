@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import IndexEntry
     from pytriton.serving.repository.reading import source
     from pytriton.serving.server.command.lifecycle import (
-        Backend,
+        LoadedBackend,
         LoadProgress,
         OpenPorts,
         ServerLifecycle,
@@ -341,7 +341,7 @@ def agent_table(agents: Mapping[str, str], width: int | None = None) -> str:
 
 
 def backend_table(
-    backends: Iterable[Backend], options: ServerOptions, width: int | None = None
+    backends: Iterable[LoadedBackend], options: ServerOptions, width: int | None = None
 ) -> str:
     """Returns the table of backends with their settings of the command line."""
     rows = (
