@@ -14,7 +14,7 @@ import threading
 
 import pytest
 
-from pytriton.base import log_capture, log_outbox
+from pytriton.base import log_capture, log_lines
 from pytriton.base.log_capture import (
     CapturedStream,
     LineSource,
@@ -23,8 +23,7 @@ from pytriton.base.log_capture import (
     release_lines,
     set_line_source,
 )
-from pytriton.base.log_lines import SentLine
-from pytriton.base.log_outbox import LogOutbox
+from pytriton.base.log_lines import LogOutbox, SentLine
 from pytriton.base.request_ids import add_to_log_records, request_ids
 from tests.e2e.waiting import DEADLINE_S
 
@@ -221,7 +220,7 @@ def test_slow_server_costs_lines_and_no_time():
 
     outbox = LogOutbox(take)
     added = 0
-    for number in range(3 * log_outbox.MAX_LINES):
+    for number in range(3 * log_lines.MAX_LINES):
         if outbox.has_room():
             outbox.add(SentLine(0.0, logging.INFO, "stdout", str(number)))
             added += 1
@@ -232,9 +231,9 @@ def test_slow_server_costs_lines_and_no_time():
     outbox.add(SentLine(0.0, logging.INFO, "stdout", "last"))
     outbox.close(30)
 
-    assert added < 3 * log_outbox.MAX_LINES
+    assert added < 3 * log_lines.MAX_LINES
     assert sum(len(each.lines) for each in taken) == added + 1
-    assert sum(each.lost_count for each in taken) == 3 * log_outbox.MAX_LINES - added
+    assert sum(each.lost_count for each in taken) == 3 * log_lines.MAX_LINES - added
     assert taken[-1].lines[-1].message == "last"
 
 
@@ -254,7 +253,7 @@ def test_long_line_is_cut():
     kept = KeptLines()
     kept.outbox.add(SentLine(0.0, logging.INFO, "stdout", "x" * 10_000))
 
-    assert kept.texts() == ["x" * log_outbox.MAX_CHARACTERS + " ..."]
+    assert kept.texts() == ["x" * log_lines.MAX_CHARACTERS + " ..."]
 
 
 def test_line_that_is_shown_in_another_way_is_sent(kept, capsys):
@@ -274,7 +273,7 @@ def test_thread_may_print_while_streams_are_released():
     source = """
 import threading
 from pytriton.base.log_capture import capture_lines, release_lines
-from pytriton.base.log_outbox import LogOutbox
+from pytriton.base.log_lines import LogOutbox
 
 outbox, is_over = LogOutbox(lambda sent: None), threading.Event()
 

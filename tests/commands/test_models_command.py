@@ -9,7 +9,7 @@ import pytest
 
 from pytriton.__main__ import main
 from pytriton.tools.commands.model_cards import ModelCard
-from pytriton.tools.commands.models.command import details_text, table_text
+from pytriton.tools.commands.models import details_text, table_text
 from tests.commands.conftest import TOKEN
 
 ROW = "AddSub   1        READY      8  a FP32[1], b FP32[1] → add FP32[1], sub FP32[1]"

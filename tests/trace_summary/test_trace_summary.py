@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.tools.trace_summary.command import (
+from pytriton.tools.trace_summary import (
     TraceFileError,
     percentile,
     read_traces,

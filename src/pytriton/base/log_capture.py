@@ -27,7 +27,7 @@ from pytriton.base.request_ids import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from pytriton.base.log_outbox import LogOutbox
+    from pytriton.base.log_lines import LogOutbox
 
 _MAX_PART = 8192  # characters of a line that has no end yet
 _MAX_DEPTH = 40  # frames between a `print` and the log call that caused it

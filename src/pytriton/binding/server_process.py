@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from pytriton.base.errors import ErrorCode
 from pytriton.base.lazy_module import LazyModule
 from pytriton.base.log_capture import LineSource, capture_again, capture_lines, release_lines
-from pytriton.base.log_outbox import LogOutbox
+from pytriton.base.log_lines import LogOutbox
 from pytriton.base.package import IMPORT_FOLDER
 from pytriton.exceptions import PyTritonRuntimeError, PyTritonValidationError
 from pytriton.runtime.transport.link import stream_pair

@@ -9,9 +9,9 @@ import threading
 import pytest
 
 from pytriton.base.announcement import Addresses
-from pytriton.tools.commands.serve import reloading
+from pytriton.tools.commands.serve import command
+from pytriton.tools.commands.serve.command import CodeProcess, Reloader, ServeScreen, WatchedFiles
 from pytriton.tools.commands.serve.options import read_options
-from pytriton.tools.commands.serve.reloading import CodeProcess, Reloader, ServeScreen, WatchedFiles
 
 
 class FakeChild:
@@ -42,7 +42,7 @@ class FakeServer:
 @pytest.fixture
 def end(monkeypatch):
     child = FakeChild()
-    monkeypatch.setattr(reloading, "CodeProcess", lambda: child)
+    monkeypatch.setattr(command, "CodeProcess", lambda: child)
 
     def run(error):
         stopped = threading.Event()

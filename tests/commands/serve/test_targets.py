@@ -8,13 +8,13 @@ import textwrap
 
 import pytest
 
+from pytriton.tools.commands.serve.command import ServeScreen
 from pytriton.tools.commands.serve.loading import (
     ServeTarget,
     TargetError,
     contents_of,
     import_target,
 )
-from pytriton.tools.commands.serve.reloading import ServeScreen
 from pytriton.utils.terminal import Colour, paint
 
 
@@ -173,7 +173,7 @@ def test_functions_without_the_decorator_that_others_have_are_told(found_in):
 
 
 def test_forgotten_functions_are_a_warning_and_helpers_a_note(monkeypatch, capsys):
-    monkeypatch.setattr("pytriton.tools.commands.serve.reloading.says_in_colour", lambda: True)
+    monkeypatch.setattr("pytriton.tools.commands.serve.command.says_in_colour", lambda: True)
     ServeScreen().left_out(["helper: no annotations"], ["add: without @model"])
 
     assert capsys.readouterr().err.splitlines() == [

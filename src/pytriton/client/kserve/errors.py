@@ -12,7 +12,7 @@ import ssl
 
 from pytriton.base.security import TRITON_ACCESS_HEADER
 from pytriton.client.kserve.address import Address
-from pytriton.utils.metrics_port import metrics_port_hint
+from pytriton.client.kserve.metrics import metrics_port_hint
 
 _RESTRICTED = re.compile(r"restricted, expecting header '([^']+)'")
 _GRPC_PREFIX = "triton-grpc-protocol-"  # of metadata that restricts gRPC

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytriton.base.log_capture import LineSource
-from pytriton.base.log_outbox import LogOutbox
+from pytriton.base.log_lines import LogOutbox
 from pytriton.base.request_ids import current_prefix, current_request_ids
 from pytriton.runtime.transport.frames import STANDARD_ERROR
 

@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.handler import HttpExchange
     from pytriton.serving.server.http.reader import HttpRequest, RequestHead
-    from pytriton.serving.server.metrics import access_families
     from pytriton.serving.server.metrics import machine as machine_metrics
     from pytriton.serving.server.metrics.exposition import SampleFamily
     from pytriton.serving.server.metrics.machine import LimitReading
@@ -69,7 +68,6 @@ if TYPE_CHECKING:
     from pytriton.serving.server.page.api import PageApi
     from pytriton.serving.server.process.clients import ClientTaker
 else:
-    access_families = LazyModule("pytriton.serving.server.metrics.access_families")
     failure_feed = LazyModule("pytriton.serving.server.access.failure_feed")
     in_force = LazyModule("pytriton.serving.server.access.in_force")
     page_api = LazyModule("pytriton.serving.server.page.api")
@@ -367,7 +365,7 @@ class NetworkServer:
         yield from self._copies.families()
         if self._access is not None:
             watch = self._access.watch
-            yield from access_families.families(
+            yield from machine_metrics.access_families(
                 self._access.refusals, watch.failure_count, is_broken=bool(watch.failure)
             )
         pauses = sum(acceptor.pause_count for acceptor in self._acceptors)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers of the same user on this machine, which commands may use without a token.
 
+`pytriton page` prints the link to the page of one, with its token.
+
 A server tells what opens it on the socket where processes of its user find it by its port. No token
 is in a file: the answer comes from the process that serves the port now, and the operating system
 tells each side that the other belongs to the same user.
@@ -12,17 +14,21 @@ import contextlib
 import dataclasses
 import ipaddress
 import socket
-from collections.abc import Iterable, Mapping
+import webbrowser
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pytriton.base.security import TRITON_ACCESS_HEADER
-from pytriton.client.kserve.address import Address
+from pytriton.client.kserve.address import Address, AddressError, metrics_address, parse_address
 from pytriton.runtime.transport import rendezvous
 from pytriton.runtime.transport.control import AskAccess, ControlLink, ServerAccess
+from pytriton.utils.option_parser import OptionParser
 
 _TIMEOUT_S = 2.0  # a server that hangs is asked without a token, and then the question says so
 _HTTP, _GRPC, _METRICS = range(3)  # the places of the ports in `ServerAccess`
 _PROTOCOLS = {_HTTP: "http", _GRPC: "grpc", _METRICS: "http"}
 _ANY_ADDRESS = ("0.0.0.0", "::")
+
+_MOST_PORTS = 12
 
 
 def ask_own_server(address: Address) -> ServerAccess | None:
@@ -153,3 +159,67 @@ def _has_listener(address: str, port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def run(
+    arguments: Sequence[str], show: Callable[[str], None], complain: Callable[[str], None]
+) -> int:
+    """Print the link, or open it; 1 if there is none."""
+    parser = _parser()
+    options = parser.parse_args(list(arguments))
+    try:
+        address = parse_address(options.url)
+    except AddressError as error:
+        parser.error(str(error))
+    access = ask_own_server(address)
+    if access is None:
+        complain(
+            f"No server of this user on this machine has {address.host_and_port}. {_others()} "
+            f"The page of another user's server shows most things without a token, by default at "
+            f"{metrics_address(address)}/."
+        )
+        return 1
+    page = own_metrics_address(access, address)
+    if page is None or not access.page_token:
+        complain(f"The server at {address} has no page: it was turned off when it started.")
+        return 1
+    link = f"{page}/#token={access.page_token}"
+    if options.open and webbrowser.open(link):
+        return 0
+    show(access.page_token if options.only_token else link)
+    return 0
+
+
+def _others() -> str:
+    ports = [str(port) for port in rendezvous.ports_of_user()]
+    if not ports:
+        return "There is none at any port."
+    more = " and others" if len(ports) > _MOST_PORTS else ""
+    return f"Servers of this user have the ports {', '.join(ports[:_MOST_PORTS])}{more}."
+
+
+def _parser() -> OptionParser:
+    parser = OptionParser(
+        prog="pytriton page",
+        description="Print the link to the page of a server that you run on this machine, with "
+        "the token for its log, its form and its buttons. Do not pass the link on.",
+        epilog="Other commands, such as perf and top, find the token of your own server by "
+        "themselves.",
+    )
+    parser.add_argument(
+        "-u",
+        "--url",
+        default="localhost",
+        metavar="ADDRESS",
+        help="of HTTP or gRPC, such as localhost:8000 (the default)",
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--open",
+        action="store_true",
+        help="open it in a browser, if there is one, whose command line others may see",
+    )
+    what.add_argument(
+        "--only-token", action="store_true", help="print the token alone, as for a script"
+    )
+    return parser

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from pytriton.client.kserve.address import AddressError, parse_address
 from pytriton.client.kserve.errors import AskError
+from pytriton.client.kserve.metrics import metrics_port_hint
 from pytriton.protocol.recording import Exchange, RecordingError
 from pytriton.tools.commands.option_values import number_from_0, positive_number, whole_number
 from pytriton.tools.commands.own_server import ask_own_server
@@ -21,7 +22,6 @@ from pytriton.tools.plots.pictures import PlotError, check_available, draw
 from pytriton.tools.replay import report
 from pytriton.tools.replay.comparing import Tolerance
 from pytriton.tools.replay.replaying import ReplayPlan, ReplayResult, replay
-from pytriton.utils.metrics_port import metrics_port_hint
 from pytriton.utils.option_parser import OptionParser
 
 _EPILOG = """\

@@ -72,7 +72,7 @@ ROWS = (
         "models",
         "[MODEL]",
         "list the models of a server: states, inputs, outputs",
-        "pytriton.tools.commands.models.command",
+        "pytriton.tools.commands.models",
     ),
     CommandRow(
         Group.PROJECT,
@@ -135,14 +135,14 @@ ROWS = (
         "page",
         "",
         "link to the page of your own server, with its token",
-        "pytriton.tools.commands.page",
+        "pytriton.tools.commands.own_server",
     ),
     CommandRow(
         Group.LOOK_AFTER,
         "trace",
         "FILE",
         "summarise files of traces",
-        "pytriton.tools.trace_summary.command",
+        "pytriton.tools.trace_summary",
     ),
     *(_check(name, text) for name, text in CHECKS.items()),
     CommandRow(

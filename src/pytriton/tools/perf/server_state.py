@@ -15,11 +15,10 @@ from typing import Any
 from pytriton.client.kserve.address import Address, Tls
 from pytriton.client.kserve.errors import ErrorWords, HttpReply
 from pytriton.client.kserve.http_client import kserve_client
-from pytriton.client.kserve.metrics import series
+from pytriton.client.kserve.metrics import metrics_port_hint, series
 from pytriton.client.kserve.records import KserveClient
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.load.plan import parse_load_address
-from pytriton.utils.metrics_port import metrics_port_hint
 
 _TIMEOUT_S = 60.0
 _METRICS_TIMEOUT_S = 2.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metric families of the machine: memory pool, CPU and memory, GPUs, acceptance of clients."""
+"""The metric families of the machine and the server: memory, CPU, GPUs, clients, its policy."""
 
 from __future__ import annotations
 
@@ -180,4 +180,27 @@ def gpu_process_families(processes: Sequence[ProcessMemory]) -> Iterable[SampleF
         "gauge",
         "GPU memory of a process that runs instances, in bytes, once for all its instances",
         samples,
+    )
+
+
+def access_families(
+    refusals: Mapping[str, int], reload_failures: int, *, is_broken: bool
+) -> Iterator[SampleFamily]:
+    """Yields the families of a policy; refusals are by reason, of which there are few."""
+    yield SampleFamily(
+        "nv_access_refusal_count",
+        "counter",
+        "Number of requests that were refused by the policy, by reason",
+        [MetricSample(count, {"reason": reason}) for reason, count in sorted(refusals.items())],
+    )
+    yield SampleFamily(
+        "nv_access_policy_failure_count",
+        "counter",
+        "Number of changes of the policy that could not be read",
+        [MetricSample(reload_failures, {})],
+    )
+    yield gauge(
+        "nv_access_policy_outdated",
+        "Whether the files of the policy cannot be read, so that the former one is in force",
+        int(is_broken),
     )

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from pytriton.base.nvml import DeviceReading
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics
 from pytriton.serving.server.api.documents import ReportedModel
-from pytriton.serving.server.metrics.access_families import families as access_families
 from pytriton.serving.server.metrics.cluster_families import CLUSTER_NAMES
 from pytriton.serving.server.metrics.exposition import (
     KINDS,
@@ -30,6 +29,7 @@ from pytriton.serving.server.metrics.families import (
 from pytriton.serving.server.metrics.machine import (
     MachineReading,
     accepting_families,
+    access_families,
     certificate_families,
     cpu_families,
     gpu_families,

@@ -126,7 +126,7 @@ class LogRing(LogHandler):
         self.acquire()
         try:
             if sent.lost_count:
-                place, level = "log_outbox.py", level_name(logging.WARNING)
+                place, level = "log_lines.py", level_name(logging.WARNING)
                 text = f"{sent.lost_count} lines of process {sent.process} were lost here"
                 created = sent.lines[0].created if sent.lines else time.time()
                 self._keep(created, level, place, text, "", [], sent.process)

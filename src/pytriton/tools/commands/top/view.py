@@ -14,7 +14,7 @@ from rich.text import Text
 
 from pytriton.base.security import TOKEN_VARIABLE
 from pytriton.tools.commands.model_cards import ModelCard
-from pytriton.tools.commands.models.command import details_text
+from pytriton.tools.commands.models import details_text
 from pytriton.tools.commands.top.failures import FailuresReading, failure_lines
 from pytriton.tools.commands.top.rows import RateHistory, Row, RowOrder, ordered, sparkline, total
 from pytriton.tools.commands.top.samples import (
