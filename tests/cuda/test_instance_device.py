@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from pytriton.runtime.cuda import driver, instance_device
+from pytriton.runtime.cuda import driver
+from pytriton.runtime.python_backend import model_backend
 from tests.cuda import gpu_server
 from tests.cuda.fake_driver import FakeDriver
 from tests.cuda.fake_library import library_folder, needs_compiler
@@ -53,14 +54,14 @@ COROUTINE = CURRENT.replace("{execute}", "async def execute")
     ],
 )
 def test_device_of_an_instance_is_that_of_its_arguments(arguments, expected):
-    assert instance_device.device_of_instance(arguments) == expected
+    assert model_backend.device_of_instance(arguments) == expected
 
 
 @pytest.mark.parametrize("device", [-1, 0])
 def test_device_that_is_the_default_costs_nothing(monkeypatch, device):
     fake = FakeDriver(active=())
     monkeypatch.setattr(driver, "load", lambda: fake)
-    instance_device.make_current(device)
+    model_backend.make_current(device)
 
     assert fake.calls == {}
 
@@ -68,7 +69,7 @@ def test_device_that_is_the_default_costs_nothing(monkeypatch, device):
 def test_other_device_is_made_current(monkeypatch):
     fake = FakeDriver(active=())
     monkeypatch.setattr(driver, "load", lambda: fake)
-    instance_device.make_current(2)
+    model_backend.make_current(2)
 
     assert fake.active == [2]
     assert fake.log == [("make_current", 2)]
@@ -78,7 +79,7 @@ def test_driver_that_cannot_is_logged_and_the_model_goes_on(monkeypatch, caplog)
     fake = FakeDriver(active=())
     fake.failing["make_current"] = driver.OUT_OF_MEMORY
     monkeypatch.setattr(driver, "load", lambda: fake)
-    instance_device.make_current(1)
+    model_backend.make_current(1)
 
     assert "GPU 1 cannot be made current" in caplog.text
 
@@ -86,7 +87,7 @@ def test_driver_that_cannot_is_logged_and_the_model_goes_on(monkeypatch, caplog)
 def test_missing_driver_is_logged_and_the_model_goes_on(monkeypatch, caplog):
     monkeypatch.setattr(driver, "LIBRARY", "libnone.so.1")
     monkeypatch.setattr(driver, "_initialized", [])
-    instance_device.make_current(1)
+    model_backend.make_current(1)
 
     assert "GPU 1 cannot be made current" in caplog.text
 

@@ -10,12 +10,12 @@ import threading
 
 import pytest
 
-from pytriton.base.driver_call import call_driver
+from pytriton.base.background_tasks import call_driver
 from tests.e2e.waiting import DEADLINE_S
 
 HANGING = """
 import asyncio, time
-from pytriton.base.driver_call import call_driver
+from pytriton.base.background_tasks import call_driver
 
 async def main():
     task = asyncio.ensure_future(call_driver(lambda: time.sleep(3600)))

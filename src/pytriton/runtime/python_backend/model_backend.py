@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import logging
 import os
 import time
 from collections.abc import Coroutine
@@ -16,13 +17,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytriton.base.errors import InvalidArgumentError
+from pytriton.base.errors import InvalidArgumentError, ServerError
 from pytriton.base.lazy_module import LazyModule
 from pytriton.runtime.backend.backend import Backend
 from pytriton.runtime.backend.batch import cut
 from pytriton.runtime.backend.coroutines import CoroutineThread
 from pytriton.runtime.backend.failure_text import RuleError
-from pytriton.runtime.cuda.instance_device import device_of_instance, gpu_in_use, make_current
+from pytriton.runtime.cuda import driver as cuda_driver
+from pytriton.runtime.cuda.device_array import usable_driver
+from pytriton.runtime.cuda.driver import CudaError
 from pytriton.runtime.pb_utils.model_config import ModelConfig
 from pytriton.runtime.pb_utils.request import (
     RELEASE_RESCHEDULE,
@@ -68,12 +71,18 @@ if TYPE_CHECKING:
     from pytriton.runtime.pb_utils.response import InferenceResponse
 
     _Answered = Sequence[tuple[int, InferenceResponse | None]]
+    from collections.abc import Mapping
 else:
     asyncio = LazyModule("asyncio")
 
 _RANK_FAILED = 1  # exit status
 
 _NO_DETAILS = RequestDetails()
+
+logger = logging.getLogger(__name__)
+
+GPU = "GPU"
+ANY_DEVICE = -1
 
 
 class ModelBackend(Backend):
@@ -430,3 +439,40 @@ class ModelExecution:
 def _close(request: InferenceRequest) -> None:
     if request.sender is not None:
         request.sender.mark_closed()
+
+
+def device_of_instance(arguments: Mapping[str, str]) -> int:
+    """Returns the GPU of an instance with these arguments of `initialize`; -1 if it has none."""
+    if arguments.get("model_instance_kind") != GPU:
+        return ANY_DEVICE
+    number = arguments.get("model_instance_device_id", "0")
+    return int(number) if number.isdecimal() else ANY_DEVICE
+
+
+def gpu_in_use(device: int) -> bytes:
+    """Returns what the GPU that this process uses is known by in others; empty if that is open.
+
+    Loads nothing and makes nothing active. `device` is that of the instance, if it has one.
+    """
+    driver = cuda_driver.find_loaded()
+    try:
+        active = [] if driver is None else driver.active_devices()
+        if driver is None or (device not in active and len(active) != 1):
+            return b""
+        return driver.uuid_of(device if device in active else active[0])
+    except CudaError:  # it is loaded, but nobody has initialised it
+        return b""
+
+
+def make_current(device: int) -> None:
+    """Make a GPU current on this thread. If the driver cannot, that is logged, and no error.
+
+    Libraries of CUDA use device 0 on a thread where none is current. So nothing is done for it, and
+    a model that does not use CUDA costs no context there.
+    """
+    if device <= 0:
+        return
+    try:
+        usable_driver().make_current(device)
+    except (CudaError, ServerError) as error:
+        logger.warning("GPU %d cannot be made current for the model: %s", device, error)

@@ -26,6 +26,7 @@ from pytriton.base.model_spec import identifier_of
 from pytriton.serving.engine.model import UNLOADED, Model, VersionState
 from pytriton.serving.repository.loading.ensemble_loader import StepsError
 from pytriton.serving.repository.loading.load_coordinator import (
+    DUPLICATE,
     LackOfResources,
     LoadCoordinator,
     failure_of,
@@ -49,7 +50,6 @@ from pytriton.serving.repository.reading.source import (
     read_uploaded_source,
     remove_files,
 )
-from pytriton.serving.repository.states import DUPLICATE
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from msgspec import structs
 
+from pytriton.base.background_tasks import call_driver
 from pytriton.base.documentation import Documentation, read_docstring
-from pytriton.base.driver_call import call_driver
 from pytriton.base.errors import (
     InternalError,
     InvalidArgumentError,

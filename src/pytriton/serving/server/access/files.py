@@ -15,8 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from pytriton.base.background_tasks import BackgroundTasks
-from pytriton.base.driver_call import call_driver
+from pytriton.base.background_tasks import BackgroundTasks, call_driver
 from pytriton.serving.server.access.keys import KeyRecord, KeysError, keys_text, parse_keys
 from pytriton.serving.server.access.policy import Policy, PolicyDocument, PolicyError, parse_policy
 

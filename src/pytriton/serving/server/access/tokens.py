@@ -29,8 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jwt
 import msgspec
 
-from pytriton.base.background_tasks import BackgroundTasks
-from pytriton.base.driver_call import call_driver
+from pytriton.base.background_tasks import BackgroundTasks, call_driver
 from pytriton.serving.server.access.credentials import Identity, Unauthenticated
 from pytriton.serving.server.access.decisions import Reason
 from pytriton.serving.server.access.policy import ALGORITHMS, Issuer

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from pytriton.base.background_tasks import BackgroundTasks
-from pytriton.base.driver_call import call_driver
+from pytriton.base.background_tasks import BackgroundTasks, call_driver
 from pytriton.base.errors import UnavailableError
 from pytriton.base.lazy_module import LazyModule
 from pytriton.base.nvml import find_gpus

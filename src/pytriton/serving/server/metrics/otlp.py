@@ -17,8 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from pytriton.base.background_tasks import BackgroundTasks
-from pytriton.base.driver_call import call_driver
+from pytriton.base.background_tasks import BackgroundTasks, call_driver
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytriton.base.driver_call import call_driver
+from pytriton.base.background_tasks import call_driver
 from pytriton.base.errors import UnavailableError
 from pytriton.serving.server.api.turns import Turns
 from pytriton.serving.server.process.resources import usable_cores
