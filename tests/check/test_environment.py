@@ -92,7 +92,7 @@ def test_limits_of_a_container_are_told(monkeypatch):
 def test_machine_without_limits_below_its_own_is_described_alone(monkeypatch, limit):
     monkeypatch.setattr(environment, "core_limit", lambda: limit)
     monkeypatch.setattr(environment, "memory_limit", lambda: limit)
-    monkeypatch.setattr(environment, "_usable_cores", lambda: 8)
+    monkeypatch.setattr(environment, "scheduled_cores", lambda: 8)
 
     found = findings("Checking psutil stats")
 

@@ -57,6 +57,12 @@ async def wait_through(tasks: Collection[asyncio.Future[Any]]) -> None:
             await asyncio.wait(tasks)
 
 
+def take_error(task: asyncio.Future[Any]) -> None:
+    """Mark the exception of a task as retrieved: nobody may wait for it, and that is no mistake."""
+    if not task.cancelled():
+        task.exception()
+
+
 async def run_beside(work: Callable[[], object]) -> None:
     """Run what waits in a thread, or here if the system has none left.
 
@@ -70,10 +76,7 @@ async def run_beside(work: Callable[[], object]) -> None:
         await running
 
 
-_T = TypeVar("_T")
-
-
-async def within(timeout_s: float, work: Awaitable[_T]) -> _T:
+async def within(timeout_s: float, work: Awaitable[T]) -> T:
     """Await something that is cancelled after `timeout_s`.
 
     `asyncio.wait_for` of Python 3.10 and 3.11 runs it in a task of its own. If this task has ended
@@ -88,7 +91,7 @@ async def within(timeout_s: float, work: Awaitable[_T]) -> _T:
     return await _within(timeout_s, work)
 
 
-async def _within(timeout_s: float, work: Awaitable[_T]) -> _T:
+async def _within(timeout_s: float, work: Awaitable[T]) -> T:
     """Do it as Python 3.10 can: a cancellation that comes after the time is taken for its end."""
     task = asyncio.current_task()
     assert task is not None, "it is awaited by a task"

@@ -7,6 +7,7 @@ The parsers are pure; functions with a `root` read files. It is the folder that 
 
 from __future__ import annotations
 
+import os
 import pathlib
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,13 @@ _CPU_FOLDERS = ("cpu", "cpu,cpuacct", "cpuacct,cpu")
 # In version 1, "no limit" is the largest multiple of the page size with 63 bits.
 _NO_LIMIT = 1 << 60
 _ROOT = pathlib.Path("/")
+
+
+def scheduled_cores() -> int:
+    """Returns on how many cores the system lets this process run, without those limits."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def core_limit(root: pathlib.Path = _ROOT) -> float | None:

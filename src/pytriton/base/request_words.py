@@ -147,7 +147,7 @@ def wrong_tensor(
 ) -> InvalidArgumentError:
     """Returns the error for a tensor of another datatype or shape than its input."""
     if dtype is tensor.dtype:
-        came = f"the shape {_shape_text(shape)} instead of {_shape_text(tensor.shape)}"
+        came = f"the shape {shape_text(shape)} instead of {shape_text(tensor.shape)}"
     else:
         came = f"{_element_words(dtype)[1]} ({dtype.name} instead of {tensor.dtype.name})"
     return wrong_input(tensor, came, spec)
@@ -161,7 +161,7 @@ def wrong_count(
     if count == prod(shape):
         return None
     noun = "value" if count == 1 else "values"
-    return wrong_input(tensor, f"{count} {noun} for the shape {_shape_text(shape)}", spec)
+    return wrong_input(tensor, f"{count} {noun} for the shape {shape_text(shape)}", spec)
 
 
 def _element_count(values: list[Any], depth: int) -> int:
@@ -185,7 +185,8 @@ def wrong_input(tensor: ModelTensor, came: str, spec: ModelSpec) -> InvalidArgum
     )
 
 
-def _shape_text(shape: Iterable[int]) -> str:
+def shape_text(shape: Iterable[int]) -> str:
+    """Returns a shape as Triton's messages have it."""
     return f"[{','.join(map(str, shape))}]"
 
 

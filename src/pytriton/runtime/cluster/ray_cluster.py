@@ -21,6 +21,7 @@ from ray.util.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 
+from pytriton.base.background_tasks import take_error
 from pytriton.runtime.cluster.actor import ActorShell
 from pytriton.runtime.cluster.cluster import (
     ClusterError,
@@ -191,13 +192,8 @@ async def _result(reference: Any) -> Any:
     If the wait is cancelled, Ray's future is not: it logs an error when it cannot set its result.
     """
     answer = asyncio.wrap_future(reference.future())
-    answer.add_done_callback(_take_error)
+    answer.add_done_callback(take_error)  # there may be no waiter
     return await _answer(asyncio.shield(answer))
-
-
-def _take_error(answer: asyncio.Future[Any]) -> None:
-    if not answer.cancelled():
-        answer.exception()  # marks it as retrieved, as there may be no waiter
 
 
 async def _answer(answer: Awaitable[Result]) -> Result:

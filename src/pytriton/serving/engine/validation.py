@@ -18,6 +18,7 @@ from pytriton.base.messages import device_batch_key
 from pytriton.base.model_spec import ModelSpec, ModelTensor, SequenceControlKind, SequenceSpec
 from pytriton.base.request_words import (
     missing_inputs,
+    shape_text,
     suggestion,
     unknown_input,
     wrong_input,
@@ -335,7 +336,3 @@ def _refuse_size(request: InferRequest, tensor: InferTensor, spec: ModelSpec) ->
 
 def _quoted(names: Iterable[str]) -> str:
     return ",".join(f"'{name}'" for name in names)
-
-
-def shape_text(shape: Iterable[int]) -> str:
-    return f"[{','.join(map(str, shape))}]"

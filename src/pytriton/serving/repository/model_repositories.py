@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pytriton.base.background_tasks import run_beside
+from pytriton.base.background_tasks import run_beside, take_error
 from pytriton.base.errors import (
     AlreadyExistsError,
     InternalError,
@@ -305,7 +305,7 @@ class ModelRepositories:
         """
         if self._looking is None or self._looking.done():
             self._looking = asyncio.ensure_future(self._find())
-            self._looking.add_done_callback(_take_exception)
+            self._looking.add_done_callback(take_error)  # the index says what is wrong
         await asyncio.wait({self._looking}, timeout=_LOOK_TIMEOUT_S)
 
     async def load(
@@ -517,12 +517,6 @@ def _joined(failures: Sequence[BaseException]) -> BaseException:
         texts = [each.message for each in failures if isinstance(each, ServerError)]
         return type(first)("".join(texts))
     return first
-
-
-def _take_exception(task: asyncio.Task[Any]) -> None:
-    """Mark an exception as retrieved: the index says what is wrong."""
-    if not task.cancelled():
-        task.exception()
 
 
 class ControlForModels:

@@ -19,7 +19,7 @@ from importlib import metadata
 import psutil
 
 import pytriton
-from pytriton.base.control_groups import core_limit, memory_limit
+from pytriton.base.control_groups import core_limit, memory_limit, scheduled_cores
 from pytriton.base.sandbox import missing_parts
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
 from pytriton.runtime.sandbox.probe import probe
@@ -190,7 +190,7 @@ def _resources() -> Iterator[Finding]:
 
 
 def _cores() -> Finding:
-    present, usable, limit = psutil.cpu_count() or 1, _usable_cores(), core_limit()
+    present, usable, limit = psutil.cpu_count() or 1, scheduled_cores(), core_limit()
     text = f"{present}, usable by this process: {usable}"
     if limit is not None and limit < present:
         text += f", limited to {limit:g} by its container or control group"
@@ -207,12 +207,6 @@ def _memory() -> Finding:
     if min(memory.available, limit or memory.available) >= _LITTLE_MEMORY:
         return Finding("memory", text)
     return Finding("memory", f"{text}; a server takes about 60 MiB without models", State.NOTE)
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _shared_memory() -> Finding:

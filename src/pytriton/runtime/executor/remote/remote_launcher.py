@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
+from pytriton.base.background_tasks import take_error
 from pytriton.base.errors import InternalError, UnavailableError
 from pytriton.runtime.executor.call_server import CallServer
 from pytriton.runtime.executor.remote.starter import LAST_OUTPUT, StartOrder
@@ -111,7 +112,7 @@ class RankGroup:
         The others of a group wait for one that has failed, so they are not waited for. If a process
         ends, `close` cancels what the others would report, and `first` has the error.
         """
-        first.add_done_callback(_take_error)
+        first.add_done_callback(take_error)  # another rank may have failed before
         pending: set[asyncio.Future[Initialized]] = {first}
         pending.update(member.initialized for member in self._members)
         while pending:
@@ -156,11 +157,6 @@ class RankGroup:
             self._timer.cancel()
         if not self._finalized.done():
             self._finalized.set_result(None)
-
-
-def _take_error(report: asyncio.Future[Initialized]) -> None:
-    if not report.cancelled():
-        report.exception()  # another rank has failed before, and its error was told
 
 
 class _Rank:

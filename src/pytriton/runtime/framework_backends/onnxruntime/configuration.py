@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
+from pytriton.base.request_words import shape_text
 from pytriton.runtime.framework_backends.shared import CONFIG_TYPES, SETTING, tensor_entry
 
 INVALID = "TYPE_INVALID"
@@ -314,11 +315,6 @@ def _fits(shape: tuple[int, ...], dims: tuple[int, ...], *, must_equal: bool) ->
     if must_equal or len(shape) != len(dims):
         return shape == dims
     return all(size in (-1, dim) for size, dim in zip(shape, dims, strict=True))
-
-
-def shape_text(shape: Sequence[int]) -> str:
-    """Returns a shape as Triton's messages have it."""
-    return f"[{','.join(map(str, shape))}]"
 
 
 def is_complete(config: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.protos import model_config_pb2
-from pytriton.serving.engine.validation import shape_text
+from pytriton.base.request_words import shape_text
 
 NEWEST = -1  # the version in a step or a call that stands for the newest one
 

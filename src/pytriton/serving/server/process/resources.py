@@ -18,7 +18,7 @@ import resource
 import sys
 from typing import TextIO
 
-from pytriton.base.control_groups import core_limit, memory_limit
+from pytriton.base.control_groups import core_limit, memory_limit, scheduled_cores
 
 # Some programs close every possible descriptor one by one when they start another program. That
 # takes minutes with the limit of 2**30 that some container runtimes set.
@@ -30,7 +30,7 @@ _MAX_RESERVED = 1024
 
 def usable_cores(root: pathlib.Path = pathlib.Path("/")) -> int:
     """Returns the number of cores that this process may use, at least 1."""
-    present, limit = _scheduled_cores(), core_limit(root)
+    present, limit = scheduled_cores(), core_limit(root)
     # The part of a core beyond a whole number is left for the kernel and other processes.
     return present if limit is None else max(1, min(present, math.floor(limit)))
 
@@ -39,12 +39,6 @@ def usable_memory(root: pathlib.Path = pathlib.Path("/")) -> int:
     """Returns the bytes of memory that this process may use: of the machine, or of its groups."""
     machine, limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), memory_limit(root)
     return machine if limit is None else min(machine, limit)
-
-
-def _scheduled_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def raise_limit() -> None:

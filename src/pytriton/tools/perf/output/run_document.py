@@ -189,10 +189,10 @@ class Pair:
 
     def latency_ratio(self, percentile: int) -> float:
         """The other's latency by the first's: above 1, the first one is quicker."""
-        return _ratio(_latency(self.other, percentile), _latency(self.first, percentile))
+        return _ratio(latency_us(self.other, percentile), latency_us(self.first, percentile))
 
 
-def _latency(level: LevelRecord, percentile: int) -> float:
+def latency_us(level: LevelRecord, percentile: int) -> float:
     return level.latency.percentiles.get(percentile, 0.0) if level.latency is not None else 0.0
 
 
@@ -224,8 +224,8 @@ def table_rows(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]]]:
         ]
         for percentile in (50, 99):
             row += [
-                f"{_latency(pair.first, percentile):.0f}",
-                f"{_latency(pair.other, percentile):.0f}",
+                f"{latency_us(pair.first, percentile):.0f}",
+                f"{latency_us(pair.other, percentile):.0f}",
                 f"{pair.latency_ratio(percentile):.2f}x",
             ]
         rows.append(row)

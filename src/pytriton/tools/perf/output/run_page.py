@@ -11,6 +11,7 @@ from pytriton.tools.perf.output.run_document import (
     Pair,
     RunDocument,
     ServerRun,
+    latency_us,
     pairs_of,
     table_rows,
 )
@@ -56,8 +57,8 @@ def _tiles(document: RunDocument, run: ServerRun) -> list[tuple[str, str]]:
     load = "concurrency" if document.mode == "concurrency" else "rate"
     tiles = [
         (f"{best.throughput:,.0f}/s", f"most inferences, {load} {number_text(best.value)}"),
-        (_time(_percentile(best, 99)), "p99 latency there"),
-        (_time(_percentile(quick, 50)), f"lowest p50, {load} {number_text(quick.value)}"),
+        (_time(latency_us(best, 99)), "p99 latency there"),
+        (_time(latency_us(quick, 50)), f"lowest p50, {load} {number_text(quick.value)}"),
     ]
     if document.is_decoupled:
         rate = max(level.response_rate for level in levels)
@@ -132,7 +133,7 @@ def _levels_table(document: RunDocument, run: ServerRun) -> Table:
 def _level_row(document: RunDocument, level: LevelRecord, *, has_server: bool) -> list[str | Cell]:
     row: list[str | Cell] = [number_text(level.value), f"{level.throughput:,.1f}"]
     row.append(_time(level.latency.avg_us) if level.latency is not None else "-")
-    row += [_time(_percentile(level, percentile)) for percentile in (50, 90, 95, 99)]
+    row += [_time(latency_us(level, percentile)) for percentile in (50, 90, 95, 99)]
     row += [f"{level.requests:,}", Cell(f"{level.failed:,}", "bad" if level.failed else "")]
     if document.is_decoupled:
         row.append(f"{level.response_rate:,.0f}")
@@ -149,10 +150,6 @@ def _level_row(document: RunDocument, level: LevelRecord, *, has_server: bool) -
 def _facts(facts: object) -> Table:
     assert isinstance(facts, dict)
     return Table(["", ""], [[str(name), str(value)] for name, value in facts.items()])
-
-
-def _percentile(level: LevelRecord, percentile: int) -> float:
-    return level.latency.percentiles.get(percentile, 0.0) if level.latency is not None else 0.0
 
 
 def _time(us: float) -> str:
