@@ -143,7 +143,6 @@ SYSTEM_CALLS: dict[str, tuple[int | None, int | None]] = {
 }
 _COLUMNS = {"x86_64": 0, "aarch64": 1}
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # <linux/audit.h>
-PROCESSORS = frozenset(_COLUMNS)
 
 _ALWAYS_DENIED = tuple(SYSTEM_CALLS)[: tuple(SYSTEM_CALLS).index("io_uring_setup")]
 # As if the kernel were older: libraries then use older calls.

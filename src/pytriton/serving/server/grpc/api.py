@@ -117,9 +117,8 @@ class GrpcApi:
         infer = InferService(engine, options, loop, shared_memory)
         stream_columns = StreamColumnTable(engine, loop)
         infer.guard = self._guard
-        # Those that decide which requests travel as columns; `call_columns` is None if no call may.
+        # Those that decide which requests travel as columns.
         self.column_tables: list[CallTable | StreamColumnTable] = [stream_columns]
-        self.call_columns: CallTable | None = infer.columns
         if infer.columns is not None:
             self.column_tables.append(infer.columns)
         for table in self.column_tables:
