@@ -20,7 +20,7 @@ from pytriton.base.settings import BY_NAME
 from pytriton.runtime.functions.bound_config import batch_hint
 from pytriton.serving.engine.stats import ModelStatistics
 from pytriton.serving.server.command.arguments import parse
-from pytriton.serving.server.core import FIRST_REPORT_S, StallWatch
+from pytriton.serving.server.core import FIRST_STALL_REPORT_S, StallWatch
 from pytriton.serving.server.metrics.page import server_family_names
 from tests.e2e.waiting import eventually
 from tests.fakes import model_spec
@@ -245,7 +245,7 @@ def stalled():
     fake = type("Fake", (SimpleNamespace,), {"__hash__": object.__hash__})
     busy = fake(spec=model_spec(name="m"), statistics=ModelStatistics(), running_count=1)
     watch = StallWatch()
-    return [*watch.check([busy], 0.0), *watch.check([busy], FIRST_REPORT_S)]
+    return [*watch.check([busy], 0.0), *watch.check([busy], FIRST_STALL_REPORT_S)]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 from pytriton.base import dtypes
 from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.base.messages import InferTensor
-from pytriton.protocol.kserve_response import MAX_ELEMENTS, MAX_TEXTS, classify
+from pytriton.protocol.kserve_response import MAX_CLASSES, MAX_CLASSIFIED_ELEMENTS, classify
 
 
 def classes(array, count, labels=(), *, batched=False):
@@ -61,18 +61,18 @@ def test_types_without_an_order_are_refused(dtype):
 
 
 def test_too_many_elements_are_refused_before_they_are_sorted():
-    tensor = InferTensor("x", dtypes.UINT8, (MAX_ELEMENTS + 1,), b"")
+    tensor = InferTensor("x", dtypes.UINT8, (MAX_CLASSIFIED_ELEMENTS + 1,), b"")
 
     with pytest.raises(InvalidArgumentError, match="classification output tensor too large"):
         classify(tensor, 1, batched=False)
 
 
 def test_more_classes_than_anybody_reads_are_refused():
-    values = np.zeros((2, MAX_TEXTS), np.float32)
+    values = np.zeros((2, MAX_CLASSES), np.float32)
     tensor = InferTensor("OUT", dtypes.FP32, values.shape, values.tobytes())
 
-    with pytest.raises(InvalidArgumentError, match=f"at most {MAX_TEXTS} classes"):
-        classify(tensor, MAX_TEXTS, batched=True)
+    with pytest.raises(InvalidArgumentError, match=f"at most {MAX_CLASSES} classes"):
+        classify(tensor, MAX_CLASSES, batched=True)
     assert classify(tensor, 3, batched=True).shape == (2, 3)
 
 

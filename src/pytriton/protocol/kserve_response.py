@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 _dumps, _NUMPY = orjson.dumps, orjson.OPT_SERIALIZE_NUMPY
 
-MAX_ELEMENTS = 1_000_000
-MAX_TEXTS = 50_000  # of all rows together; formatting this many takes 100 ms
-_UNSUPPORTED = (dtypes.BOOL, dtypes.BYTES, dtypes.FP16, dtypes.BF16)
+MAX_CLASSIFIED_ELEMENTS = 1_000_000
+MAX_CLASSES = 50_000  # of all rows together; formatting this many takes 100 ms
+_NEVER_CLASSIFIED = (dtypes.BOOL, dtypes.BYTES, dtypes.FP16, dtypes.BF16)
 
 
 def encode_infer_response(
@@ -227,11 +227,11 @@ def classify(
         InternalError: The tensor has no batch dimension, or its data does not fit its shape.
         InvalidArgumentError: The datatype is not supported, or the tensor is too large.
     """
-    if tensor.dtype in _UNSUPPORTED:
+    if tensor.dtype in _NEVER_CLASSIFIED:
         raise InvalidArgumentError(
             f"class result not available for output due to unsupported type '{tensor.dtype.name}'"
         )
-    if prod(tensor.shape) > MAX_ELEMENTS:
+    if prod(tensor.shape) > MAX_CLASSIFIED_ELEMENTS:
         raise InvalidArgumentError("classification output tensor too large")
     if batched and not tensor.shape:
         raise InternalError(
@@ -246,9 +246,9 @@ def classify(
     classes = prod(tensor.shape[1:] if batched else tensor.shape)
     values = np.frombuffer(tensor.data, tensor.dtype.numpy).reshape(rows, classes)
     count = min(class_count, classes)
-    if rows * count > MAX_TEXTS:
+    if rows * count > MAX_CLASSES:
         raise InvalidArgumentError(
-            f"expected a classification of at most {MAX_TEXTS} classes, got {rows * count} "
+            f"expected a classification of at most {MAX_CLASSES} classes, got {rows * count} "
             f"for output '{tensor.name}'"
         )
     texts = [text for row in values for text in _best(row, count, labels)]

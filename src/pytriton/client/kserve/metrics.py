@@ -11,8 +11,7 @@ from collections.abc import Iterator
 _LINE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPES = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
-
-_TIMEOUT_S = 5.0
+_TIMEOUT_S = 5.0  # to find out what a port has
 _DISTANCE = 2  # from the port for HTTP to that of the metrics, unless both are chosen
 _DEFAULT_HTTP_PORT = 8000
 

@@ -26,7 +26,7 @@ from pytriton.base.model_spec import identifier_of
 from pytriton.serving.engine.model import UNLOADED, Model, VersionState
 from pytriton.serving.repository.loading.ensemble_loader import StepsError
 from pytriton.serving.repository.loading.load_coordinator import (
-    DUPLICATE,
+    DUPLICATE_MODEL,
     LackOfResources,
     LoadCoordinator,
     failure_of,
@@ -275,7 +275,7 @@ class ModelLifecycle:
         # Stored before the files are read, so that the next poll sees changes made meanwhile.
         seen = self.last_files_state = await asyncio.to_thread(read_files_state, places)
         if not isinstance(seen, Snapshot):
-            raise InvalidArgumentError(DUPLICATE)
+            raise InvalidArgumentError(DUPLICATE_MODEL)
         try:
             chooser = version_chooser(
                 config, settings.config_name, is_signed=settings.signing.is_required

@@ -50,8 +50,7 @@ _STALL_CHECK_INTERVAL_S = 10.0
 _EXPORT_S = 2.0  # to send the last spans, if a receiver takes them
 _LEAST_EXPORT_S = 0.2  # the same if the exit timeout is over
 _LEAST_FINALIZE_S = 1.0  # for functions on the cluster, if the exit timeout is over
-
-FIRST_REPORT_S = 30.0  # each later report comes after twice the time
+FIRST_STALL_REPORT_S = 30.0  # each later report comes after twice the time
 
 
 def _make_ray(options: RayOptions, loop: asyncio.AbstractEventLoop) -> ClusterExecutor:
@@ -194,7 +193,7 @@ class _Progress:
 
     counts: tuple[int, ...]
     since_s: float
-    next_report_s: float = FIRST_REPORT_S  # after `since_s`
+    next_report_s: float = FIRST_STALL_REPORT_S  # after `since_s`
 
 
 class StallWatch:

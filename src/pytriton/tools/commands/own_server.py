@@ -27,8 +27,7 @@ _TIMEOUT_S = 2.0  # a server that hangs is asked without a token, and then the q
 _HTTP, _GRPC, _METRICS = range(3)  # the places of the ports in `ServerAccess`
 _PROTOCOLS = {_HTTP: "http", _GRPC: "grpc", _METRICS: "http"}
 _ANY_ADDRESS = ("0.0.0.0", "::")
-
-_MOST_PORTS = 12
+_MOST_PORTS = 12  # that a message names
 
 
 def ask_own_server(address: Address) -> ServerAccess | None:

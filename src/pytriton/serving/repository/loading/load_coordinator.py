@@ -42,7 +42,7 @@ _NO_ROOM = (
     "so it needs as much room again; unload the model first if there is none"
 )
 
-DUPLICATE = "model appears in two or more repositories"
+DUPLICATE_MODEL = "model appears in two or more repositories"
 
 
 class LoadCoordinator:
@@ -331,7 +331,7 @@ class StateTable:
         versions = self._versions.get(name, {})
         for version, state in sorted(versions.items()):
             yield IndexEntry(name, str(version), state.state.value, state.reason)
-        problem = DUPLICATE if place_count > 1 else self._problems.get(name, "")
+        problem = DUPLICATE_MODEL if place_count > 1 else self._problems.get(name, "")
         # The problem of a model that still serves is only logged.
         if problem and not self._serves(name):
             yield IndexEntry(name, state=VersionState.UNAVAILABLE.value, reason=problem)
