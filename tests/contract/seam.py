@@ -37,9 +37,9 @@ from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
 from pytriton.serving.server.api.local_client import LocalClient
-from pytriton.serving.server.frontend.process import RemoteTracing
 from pytriton.serving.server.frontend.registry_feed import RegistryFeed
 from pytriton.serving.server.frontend.remote_client import RemoteClient
+from pytriton.serving.server.frontend.remote_tracing import RemoteTracing
 from pytriton.serving.server.frontend.session import FrontEndSession, SharedParts
 from pytriton.serving.server.tracing.settings import TraceSettings
 from pytriton.serving.server.tracing.tracing import SpanExporter, Tracing

@@ -12,7 +12,7 @@ from pytriton.base.errors import InternalError
 from pytriton.base.messages import InferRequest, TraceOrigin
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.observers import Watch
-from pytriton.serving.server.frontend.process import RemoteTraces
+from pytriton.serving.server.frontend.remote_tracing import RemoteTraces
 from tests.fakes import RecordingSink, model_spec
 
 
