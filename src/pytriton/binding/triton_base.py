@@ -25,7 +25,6 @@ from pytriton.proxy.telemetry import trace_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from types import TracebackType
 
     from pytriton.model_config import ModelConfig, Ray, Tensor
     from pytriton.models import binding
@@ -259,12 +258,7 @@ class TritonBase:
         """Returns the addresses of the server; see the subclasses."""
         raise NotImplementedError
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop serving."""
         self.stop()
 

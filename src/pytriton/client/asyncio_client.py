@@ -9,7 +9,6 @@ import functools
 import os
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from pytriton.client import asyncio_utils, official, tensors
@@ -64,12 +63,7 @@ class AsyncioModelClient(BaseModelClient):
                 raise
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

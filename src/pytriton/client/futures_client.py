@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytriton.client.connections import MAX_TIMEOUT_S
@@ -115,12 +114,7 @@ class FuturesModelClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self, wait: bool = True) -> None:

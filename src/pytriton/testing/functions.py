@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -88,12 +87,7 @@ class FunctionHarness:
         self._calls = self._model.calls()
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._calls = []
         self._coroutines.stop()
         self._model.leave(self._context)

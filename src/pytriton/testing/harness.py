@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -109,12 +108,7 @@ class ModelHarness:
             self._undo = undo.pop_all()
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._runtime.can_infer = False
         self._coroutines.stop()
         with self._undo:

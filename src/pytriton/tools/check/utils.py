@@ -17,7 +17,6 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import psutil
@@ -160,12 +159,7 @@ class ProcessMonitoringThread:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _run(self) -> None:
@@ -227,12 +221,7 @@ class TestMonitoringContext:
             )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._undo.close()
 
     def _start_logging(self) -> None:
@@ -365,12 +354,7 @@ class ScriptThread(threading.Thread):
             raise self._spawn_error
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
         self.join()
 

@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -114,12 +113,7 @@ class OwnServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
         self._ports.close()
 
