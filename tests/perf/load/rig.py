@@ -140,8 +140,9 @@ class FakeGrpcServer:
                 received.append(content)
                 self.ended.append(is_end)
                 answer = answers.pop(0) if answers else (lambda _stream: b"")
-                if answer is None:
-                    return
+                if answer is None:  # what still comes is read, as it would reset the connection
+                    connection.shutdown(socket.SHUT_WR)
+                    continue
                 connection.sendall(answer(stream))
 
 
