@@ -84,10 +84,9 @@ class GrpcApi:
         access: AccessControl | None = None,
         operations: Iterable[Operation] = OPERATIONS,
     ) -> None:
-        if shared_memory is None:
-            shared_memory = local_shared_memory(
-                engine, loop, is_allowed=options.allow_client_shared_memory
-            )
+        shared_memory = shared_memory or local_shared_memory(
+            engine, loop, is_allowed=options.allow_client_shared_memory
+        )
         self.connections: ConnectionSet[GrpcConnection] = ConnectionSet()
         self.on_arrival: Callable[[CallHead], None] | None = None  # see `CallHandler`
         self.tasks = BackgroundTasks(loop)

@@ -18,7 +18,7 @@ from pytriton.serving.server.http.connection import HttpRefusal, plain_refusal
 from pytriton.serving.server.http.http1_connection import READ_BYTES, Http1Connection
 from pytriton.serving.server.http.http2_connection import Http2ServerConnection, http2_limits
 from pytriton.serving.server.http.http2_stream import Http2Stream
-from pytriton.serving.server.http.reader import (
+from pytriton.serving.server.http.request import (
     SIZE_HINT,
     SMALL_BODY,
     HttpRequest,

@@ -27,12 +27,8 @@ from pytriton.serving.server.http.connection import (
     body_headers,
     plain_refusal,
 )
-from pytriton.serving.server.http.reader import (
-    LARGE_BODY_BYTES,
-    HttpRequest,
-    RequestHead,
-    RequestReader,
-)
+from pytriton.serving.server.http.reader import RequestReader
+from pytriton.serving.server.http.request import LARGE_BODY_BYTES, HttpRequest, RequestHead
 from pytriton.serving.server.http.timeouts import ClientTimeouts, Decision
 from pytriton.serving.server.process.event_loop import has_unread, writer_of_parts
 
@@ -93,45 +89,37 @@ BINARY_RESPONSE = b"%bContent-Type: %b\r\n%bContent-Length: %%d\r\n\r\n%%b" % (
 )
 
 
-def encode_refusal(answer: HttpRefusal, headers: bytes = b"") -> bytes:
-    """Returns the last response on a connection; `headers` are further lines."""
-    return b"%bContent-Type: %b\r\n%bConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (
-        STATUS_LINES[answer.status],
-        JSON_TYPE,
-        headers + answer.headers,
-        len(answer.body),
-        answer.body,
-    )
-
-
 def response_head(
-    status: int, content_type: bytes, headers: bytes, size: int, *, closes: bool, is_http_10: bool
+    status: int,
+    content_type: bytes,
+    headers: bytes,
+    size: int | None,
+    *,
+    closes: bool,
+    is_http_10: bool = False,
 ) -> bytes:
-    """Returns the head of a response with `size` bytes; `headers` are whole lines."""
+    """Returns the head of a response with `size` bytes; `headers` are whole lines.
+
+    Without a size it is chunked; in HTTP 1.0, the end of the connection is that of the response.
+    """
     if closes:
         headers += b"Connection: close\r\n"
     elif is_http_10:
         headers += b"Connection: keep-alive\r\n"
     if status == NO_CONTENT:  # RFC 9110, 8.6: it has no length
         return b"%b%b\r\n" % (STATUS_LINES[status], headers)
-    text = b"%bContent-Type: %b\r\n%bContent-Length: %d\r\n\r\n"
-    return text % (STATUS_LINES[status], content_type, headers, size)
+    if size is not None:
+        headers += b"Content-Length: %d\r\n" % size
+    elif not is_http_10:
+        headers += b"Transfer-Encoding: chunked\r\n"
+    return b"%bContent-Type: %b\r\n%b\r\n" % (STATUS_LINES[status], content_type, headers)
 
 
-def stream_head(
-    status: int, content_type: bytes, headers: bytes, *, closes: bool, is_chunked: bool
-) -> bytes:
-    """Returns the head of a response of unknown length; `headers` are whole lines.
-
-    If it is not chunked, the end of the connection is the end of the response.
-    """
-    return b"%bContent-Type: %b\r\n%b%b%b\r\n" % (
-        STATUS_LINES[status],
-        content_type,
-        headers,
-        b"Transfer-Encoding: chunked\r\n" if is_chunked else b"",
-        b"Connection: close\r\n" if closes else b"",
-    )
+def encode_refusal(answer: HttpRefusal, headers: bytes = b"") -> bytes:
+    """Returns the last response on a connection; `headers` are further lines."""
+    headers += answer.headers
+    head = response_head(answer.status, JSON_TYPE, headers, len(answer.body), closes=True)
+    return head + answer.body
 
 
 class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
@@ -159,6 +147,7 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
             self.turn,
             is_timed=handler.is_timed,
         )
+        self._body = self._reader.body
         self._is_reading_paused = False
 
         # Responding, in order
@@ -210,20 +199,20 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         return False
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._reader.large_body is not None:
-            return self._reader.get_buffer()
-        return self._handler.read_buffer
+        if self._body.memory is None:
+            return self._handler.read_buffer
+        return self._body.memory[self._body.size :]
 
     def buffer_updated(self, nbytes: int) -> None:
         reader = self._reader
-        if reader.large_body is not None:
+        if self._body.memory is not None:
             reader.buffer_updated(nbytes)
         elif not reader.is_over:
             reader.feed(bytes(self._handler.read_buffer[:nbytes]))
         if reader.is_mid_request and not reader.is_over:
             self._timeouts.on_part(reader, nbytes, self._loop.time())
             self._handler.watch.add(self)
-            if reader.large_body is None:
+            if self._body.memory is None:
                 reader.count_part(nbytes)
 
     def pause_writing(self) -> None:
@@ -342,10 +331,10 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
     def _send_stream_head(
         self, head: RequestHead, status: int, content_type: bytes, headers: bytes
     ) -> None:
-        closes = self._closes_after_stream(head)
-        is_chunked = not head.is_http_10
-        text = stream_head(status, content_type, headers, closes=closes, is_chunked=is_chunked)
-        self._transport.write(text)
+        closes, is_http_10 = self._closes_after_stream(head), head.is_http_10
+        self._transport.write(
+            response_head(status, content_type, headers, None, closes=closes, is_http_10=is_http_10)
+        )
 
     def stream(self, part: bytes) -> None:
         """Send a part of a streamed response; an empty part is ignored."""
@@ -358,16 +347,10 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
             part = b"%x\r\n%b\r\n" % (len(part), part)
         self._transport.write(part)
 
-    def end_stream(self) -> None:
-        request = self._current
-        if request is None:
-            return
-        if self.watched is not None:
-            self._take_watched().end_stream()
-        self._is_streaming = False
-        if not request.head.is_http_10:
+    def _send_stream_end(self, head: RequestHead) -> None:
+        if not head.is_http_10:
             self._transport.write(b"0\r\n\r\n")
-        self._end_exchange(closes=self._closes_after_stream(request.head))
+        self._end_exchange(closes=self._closes_after_stream(head))
 
     def _closes_after_stream(self, head: RequestHead) -> bool:
         is_last = self._closes_when_idle and not self._waiting
@@ -489,12 +472,12 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
     def close_when_idle(self) -> None:
         """Close the connection once all complete requests are answered."""
         self._reader.stop()
-        if self._waiting and isinstance(self._waiting[-1], Expectation):
+        if self._is_held_back:
             self._waiting.pop()  # its body would not be read
         if self._current is None and not self._waiting:
             self.close()
         else:
-            self._closes_when_idle = self._has_one_way = True
+            self.close_after_answer()
 
     def begin_shutdown(self) -> None:
         """Do nothing: whatever a client still asks is answered, and `end` follows."""
@@ -550,12 +533,16 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         self._transport.abort()
         self._end_counting()
 
+    @property
+    def _is_held_back(self) -> bool:
+        """Whether the client waits for `100 Continue`, and so does not stall."""
+        return bool(self._waiting) and isinstance(self._waiting[-1], Expectation)
+
     def uploads(self) -> Iterator[Holder]:
         """Returns the requests that take memory until their client sends or reads more."""
-        reader = self._reader
-        is_held_back = bool(self._waiting) and isinstance(self._waiting[-1], Expectation)
-        if reader.held_bytes and not (self._is_reading_paused or is_held_back):
-            yield Holder(self, reader.held_bytes, reader.held_bytes, self._end_upload)
+        held_bytes = self._body.held_bytes
+        if held_bytes and not (self._is_reading_paused or self._is_held_back):
+            yield Holder(self, held_bytes, held_bytes, self._end_upload)
         elif self._waiting_bytes > LARGE_BODY_BYTES and self.is_writing_paused:
             unread = self.count_unread()
             yield Holder((self, "waiting"), self._waiting_bytes, unread.moved, unread.end)
@@ -581,9 +568,7 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
 
     def _check_reading(self, now: float) -> bool:
         reader, timeouts = self._reader, self._timeouts
-        # A client that waits for `100 Continue` does not stall: the server has not answered yet.
-        is_held_back = bool(self._waiting) and isinstance(self._waiting[-1], Expectation)
-        if self._is_reading_paused or is_held_back:  # the client cannot or need not send now
+        if self._is_reading_paused or self._is_held_back:  # the client cannot or need not send now
             timeouts.restart_reading(now)
         was_used = self._was_used or self._current is not None
         decision = timeouts.check_reading(reader, now, was_used=was_used)

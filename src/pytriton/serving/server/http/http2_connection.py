@@ -39,7 +39,7 @@ from pytriton.serving.server.http.http2_stream import (
     field_refusal,
     request_head,
 )
-from pytriton.serving.server.http.reader import (
+from pytriton.serving.server.http.request import (
     LARGE_BODY_BYTES,
     HttpRequest,
     head_refusal,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pytriton.protocol.http2 import Event
     from pytriton.serving.server.http.handler import HttpHandler
     from pytriton.serving.server.http.http2_stream import Http2Stream
-    from pytriton.serving.server.http.reader import RequestHead
+    from pytriton.serving.server.http.request import RequestHead
     from pytriton.serving.server.options.server_options import ClientLimits
 
 logger = logging.getLogger(__name__)
@@ -225,7 +225,9 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
         size = event.size if isinstance(event, DataBuffered) else len(event.data)
         if not self._has_room(body, event, size):
             return
-        if isinstance(event, DataReceived):  # the others are in their place already
+        if isinstance(event, DataBuffered):  # it is in its place already
+            body.size += size
+        else:
             body.add(event.data)
             if not event.end_stream and body.rest is not None:
                 self.http2.set_buffer(stream_id, body.rest)
@@ -269,7 +271,7 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
             try:
                 if not body.size and head.content_length > LARGE_BODY_BYTES:
                     body.use_memory(self.handler.body_memory(head, self))
-                body.count(size, is_last=event.end_stream)
+                body.count(size, waits=not event.end_stream)
             except MemoryError:
                 refusal = 503, f"no memory for a request body of {head.content_length} bytes"
             except UnavailableError as error:

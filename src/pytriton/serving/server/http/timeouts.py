@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Collection
 
-    from pytriton.serving.server.http.reader import RequestHead, RequestReader
+    from pytriton.serving.server.http.reader import RequestReader
+    from pytriton.serving.server.http.request import RequestHead
     from pytriton.serving.server.options.server_options import ClientLimits
 
 

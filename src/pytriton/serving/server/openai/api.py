@@ -33,9 +33,9 @@ from pytriton.serving.server.api.refusals import (
     note_forbidden,
     note_unread,
 )
-from pytriton.serving.server.http.api import Resolved, unread_kind
+from pytriton.serving.server.http.api import unread_kind
 from pytriton.serving.server.http.connection import JSON_TYPE, REFUSAL_HEADERS, HttpRefusal
-from pytriton.serving.server.http.reader import SMALL_BODY
+from pytriton.serving.server.http.request import SMALL_BODY, Resolved
 from pytriton.serving.server.http.routes import HttpEndpoint, Route, request_path
 from pytriton.serving.server.openai.exchanges import (
     EmbeddingsExchange,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.api import HttpApi
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.handler import HttpExchange
-    from pytriton.serving.server.http.reader import HttpRequest, RequestHead
+    from pytriton.serving.server.http.request import HttpRequest, RequestHead
     from pytriton.serving.server.openai.exchanges import PartsExchange
 
     Handler = Callable[[HttpConnection, HttpRequest, Route, str], HttpExchange | None]
@@ -222,7 +222,7 @@ class OpenAIApi:
             else:
                 connection.respond(200, (), JSON_TYPE, id_header(identifier))
 
-        return self._http.respond_when_known(
+        return self._http.management.respond_when_known(
             connection, self._engine.ask(LocalClient.problem), respond
         )
 
@@ -348,6 +348,7 @@ class OpenAIApi:
         """Returns the model of a request, to which its sender needs a right."""
         access = self._http.authorization.access
         if access is not None and name:
+            assert head.grant is not None, "nobody comes here unknown"
             denial = access.refusal(head.grant, INFERENCE, name)
             if denial is not None:
                 raise _denied(denial)

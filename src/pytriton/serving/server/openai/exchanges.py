@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.bodies import Bodies
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.infer import EngineService
-    from pytriton.serving.server.http.reader import RequestHead
+    from pytriton.serving.server.http.request import RequestHead
 
 logger = logging.getLogger(__name__)
 
