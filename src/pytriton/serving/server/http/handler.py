@@ -2,13 +2,14 @@
 """The interface between a connection and the code that answers its requests.
 
 A port has one handler, which all of its connections share. It answers a request at once, or returns
-the exchange that will answer it.
+the exchange that will answer it. It has one timer of each kind for all of them, so that requests
+set none.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.serving.server.api.http2_transport import FlushQueue
 from pytriton.serving.server.api.request_memory import RequestMemory
@@ -25,11 +26,11 @@ from pytriton.serving.server.http.request import (
     RequestHead,
     private_memory,
 )
-from pytriton.serving.server.http.timeouts import IdleWatch, ProgressWatch
 from pytriton.serving.server.process.clients import ConnectionSet
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Collection
 
     from pytriton.serving.server.access.decisions import Client
     from pytriton.serving.server.api.origins import OriginPolicy
@@ -40,6 +41,11 @@ if TYPE_CHECKING:
 _BAD_REQUEST = 400
 # Names of limits in metrics, by the status of a refusal; others count their own refusals.
 _LIMITS = {408: "http_request_time", 431: "http_header_bytes"}
+
+CHECK_INTERVAL_S = 1.0
+# An idle connection is closed after the timeout, or up to this fraction of it later.
+CHECKS_PER_TIMEOUT = 10
+MAX_IDLE_INTERVAL_S = 60.0
 
 
 class HttpExchange:
@@ -78,6 +84,76 @@ class PendingExchange(HttpExchange):
 
     def resume(self) -> None:
         self._exchange.resume()
+
+
+class TimedConnection(Protocol):
+    """A connection that checks its client when it is told the time."""
+
+    def check_progress(self, now: float) -> bool:
+        """Close the connection if the client stalls; returns whether to continue checking."""
+
+    def check_idle(self, now: float) -> None:
+        """Close the connection if it was idle for too long."""
+
+
+class ProgressWatch:
+    """Checks connections once a second while there are any to check."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._watched: dict[TimedConnection, None] = {}
+        self._has_timer = False
+
+    def add(self, connection: TimedConnection) -> None:
+        """Check a connection periodically until `check_progress` returns False."""
+        self._watched[connection] = None
+        if not self._has_timer:
+            self._has_timer = True
+            self._loop.call_later(CHECK_INTERVAL_S, self._check)
+
+    def discard(self, connection: TimedConnection) -> None:
+        self._watched.pop(connection, None)
+
+    def __len__(self) -> int:
+        return len(self._watched)
+
+    def _check(self) -> None:
+        now = self._loop.time()
+        for connection in list(self._watched):
+            if not connection.check_progress(now):
+                self._watched.pop(connection, None)
+        self._has_timer = bool(self._watched)
+        if self._has_timer:
+            self._loop.call_later(CHECK_INTERVAL_S, self._check)
+
+
+class IdleWatch:
+    """Checks all connections periodically, so that requests need not read the clock."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        connections: Collection[TimedConnection],
+        timeout_s: float,
+    ) -> None:
+        self._loop = loop
+        self._connections = connections
+        self._interval_s = min(timeout_s / CHECKS_PER_TIMEOUT, MAX_IDLE_INTERVAL_S)
+        self._has_timer = False
+
+    def start(self) -> None:
+        """Check the connections as long as there are any; never if the timeout is 0."""
+        if not self._has_timer and self._interval_s:
+            self._has_timer = True
+            self._loop.call_later(self._interval_s, self._check)
+
+    def _check(self) -> None:
+        self._has_timer = False
+        now = self._loop.time()
+        for connection in list(self._connections):
+            connection.check_idle(now)
+        if self._connections:
+            self.start()
 
 
 class HttpHandler:

@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytriton.serving.server.api.pace import LINGER_S, Holder
+from pytriton.serving.server.api.pace import LINGER_S, Holder, InputTimer, OutputTimer
 from pytriton.serving.server.api.shortage import TOO_SLOW
 from pytriton.serving.server.api.turns import Turn
 from pytriton.serving.server.http.connection import (
@@ -29,7 +29,6 @@ from pytriton.serving.server.http.connection import (
 )
 from pytriton.serving.server.http.reader import RequestReader
 from pytriton.serving.server.http.request import LARGE_BODY_BYTES, HttpRequest, RequestHead
-from pytriton.serving.server.http.timeouts import ClientTimeouts, Decision
 from pytriton.serving.server.process.event_loop import has_unread, writer_of_parts
 
 if TYPE_CHECKING:
@@ -157,8 +156,10 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         # Whether the next request waits: for those before it, for the client, or for other clients.
         self._is_behind = False
 
-        self._timeouts = ClientTimeouts(handler.limits)
+        self._input_timer = InputTimer(handler.limits)
+        self._output_timer = OutputTimer(handler.limits)
         self._was_used = False  # since the last check for idle connections
+        self._used_s = 0.0  # when that was checked and it was, or the client has connected
         self._unread_bytes = 0  # of answers that the client has not read, as they were counted
         self._unsent_bytes = self._read_bytes = 0  # of these, what is left; what was read of all
         self._on_lost: asyncio.Future[None] | None = None
@@ -181,7 +182,7 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         self._transport = transport
         self._write_parts = writer_of_parts(transport)
         self._handler.connections.add(self)
-        self._timeouts.begin(self._loop.time())
+        self._used_s = self._loop.time()
         self._handler.watch.add(self)
         self._handler.idle_watch.start()
 
@@ -210,7 +211,6 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         elif not reader.is_over:
             reader.feed(bytes(self._handler.read_buffer[:nbytes]))
         if reader.is_mid_request and not reader.is_over:
-            self._timeouts.on_part(reader, nbytes, self._loop.time())
             self._handler.watch.add(self)
             if self._body.memory is None:
                 reader.count_part(nbytes)
@@ -382,7 +382,6 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
                 self._handle(item)
             elif isinstance(item, Expectation):
                 self._transport.write(CONTINUE)
-                self._timeouts.restart_reading(self._loop.time())
             else:
                 self._send_refusal(item)
         self._is_processing_scheduled = False
@@ -405,7 +404,6 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
     def _resume_reading(self) -> None:
         if self._is_reading_paused and self._state in (_OPEN, _LINGERING):
             self._is_reading_paused = False
-            self._timeouts.restart_reading(self._loop.time())
             self._transport.resume_reading()
 
     # Turns
@@ -426,7 +424,6 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
             return
         reader.read_rest()
         if reader.is_mid_request and not reader.is_over:
-            self._timeouts.on_part(reader, 0, self._loop.time())
             self._handler.watch.add(self)
         if self._state is _OPEN:
             self._read_on()
@@ -456,7 +453,7 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         # lost.
         self._transport.write_eof()
         self._become(_LINGERING)
-        self._timeouts.restart_reading(self._loop.time())
+        self._loop.call_later(LINGER_S, self.close)
         self._resume_reading()
         self._watch_writing()
 
@@ -503,7 +500,6 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
 
     def _watch_writing(self) -> None:
         self.count_unread()
-        self._timeouts.begin_writing(self._unsent_bytes, self._loop.time())
         self._handler.watch.add(self)
 
     def count_unread(self) -> Holder:
@@ -553,13 +549,11 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
 
     def check_progress(self, now: float) -> bool:
         """Close the connection if the client stalls; returns whether to continue checking."""
-        if self._state is _LINGERING and self._timeouts.reading_stalled_s(now) > LINGER_S:
-            self.close()
         is_writing = self.is_writing_paused or self._state is not _OPEN
         if is_writing and self._unread_bytes:
             self.count_unread()
-        unsent_bytes = self._transport.get_write_buffer_size()
-        if is_writing and self._timeouts.is_write_stalled(unsent_bytes, now):
+        unsent_bytes = self._transport.get_write_buffer_size() if is_writing else None
+        if self._output_timer.is_overdue(now, unsent_bytes):
             logger.info("HTTP client read no responses for too long: connection closed")
             self._transport.abort()
             return False
@@ -567,26 +561,28 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         return is_writing or is_reading
 
     def _check_reading(self, now: float) -> bool:
-        reader, timeouts = self._reader, self._timeouts
-        if self._is_reading_paused or self._is_held_back:  # the client cannot or need not send now
-            timeouts.restart_reading(now)
-        was_used = self._was_used or self._current is not None
-        decision = timeouts.check_reading(reader, now, was_used=was_used)
-        if decision is Decision.REFUSE:
-            timeout_s = timeouts.timeout_s(reader)
+        reader, limits = self._reader, self._handler.limits
+        # The client cannot or need not send now while it waits for the server.
+        is_waited_for = not (self._is_reading_paused or self._is_held_back)
+        if self._input_timer.is_overdue(now, reader.incomplete_input() if is_waited_for else None):
+            is_head = reader.is_in_head
+            timeout_s = limits.header_timeout_s if is_head else limits.body_stall_timeout_s
             reader.stop()
             self.on_refusal(408, f"no progress of the request for {timeout_s:g} seconds")
-        elif decision is Decision.END and not has_unread(self._transport):
+            return True
+        is_late = reader.is_new and now - self._used_s > limits.header_timeout_s
+        if is_late and not has_unread(self._transport):
             logger.info("HTTP client connected and sent no request: connection closed")
             self._linger()
-        return decision is not Decision.NOTHING
+        return reader.is_new or (reader.is_mid_request and not reader.is_over)
 
     def check_idle(self, now: float) -> None:
         """Close the connection if it had no request for too long, and no data is unread."""
         is_busy = self._current is not None or bool(self._waiting) or self._reader.is_mid_request
-        is_in_use, self._was_used = self._was_used or is_busy, False
-        if (
-            self._timeouts.is_idle(now, is_in_use=is_in_use)
+        if self._was_used or is_busy:
+            self._used_s, self._was_used = now, False
+        elif (
+            now - self._used_s > self._handler.limits.http_idle_timeout_s
             and self._state is _OPEN
             and not has_unread(self._transport)
         ):

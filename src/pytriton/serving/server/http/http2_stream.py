@@ -29,6 +29,7 @@ from pytriton.serving.server.http.request import (
     BodyBuffer,
     HttpRequest,
     RequestHead,
+    incomplete_body,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ logger = logging.getLogger(__name__)
 
 # A stream with so much unread output is reset if more comes: its model does not pause.
 MAX_UNREAD_BYTES = 2 << 30
-_UNKNOWN_LENGTH = 1 << 62
 GRPC_TYPE = b"application/grpc"
 _UNIMPLEMENTED = 12  # of gRPC's statuses
 
@@ -122,8 +122,7 @@ class RequestBody(BodyBuffer):
 
     def incomplete_input(self) -> IncompleteInput:
         """Returns what is missing, for the timeout of slow clients."""
-        whole = self.head.content_length or _UNKNOWN_LENGTH
-        return IncompleteInput("a request body", 0, whole - self.size)
+        return incomplete_body(self.head, self.size)
 
 
 @functools.lru_cache(maxsize=1024)  # most answers differ in their length at most

@@ -8,7 +8,6 @@ from the socket directly into its memory, without the parser, which would copy i
 
 from __future__ import annotations
 
-import copy
 import logging
 import time
 from functools import partial
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import httptools
 
 from pytriton.base.errors import UnavailableError
+from pytriton.protocol.http2 import IncompleteInput
 from pytriton.protocol.http2.frames import PREFACE
 from pytriton.serving.server.http.request import (
     HEADER_OVERHEAD_BYTES,
@@ -25,6 +25,7 @@ from pytriton.serving.server.http.request import (
     HttpRequest,
     RequestHead,
     head_refusal,
+    incomplete_body,
     size_refusal,
 )
 
@@ -102,6 +103,7 @@ class RequestReader:
         self._cached_heads = cached_heads
         self._parser: Any = None  # created when needed: many clients only repeat cached heads
         self._is_first = True  # no request was read: it may be a connection of HTTP/2
+        self._in_parts_count = 0  # of requests that came in parts, and some others
         self.is_over = False  # nothing more is read
         self.is_mid_request = False
         self.is_in_head = False
@@ -130,6 +132,7 @@ class RequestReader:
             if self._feed_known(data):
                 if not self.is_mid_request:
                     self.body.clear()
+                    self._in_parts_count += 1
                 return
         is_http2 = self._is_first and PREFACE.startswith(data[: len(PREFACE)])
         if len(data) > _PIECE_BYTES and not is_http2:
@@ -230,7 +233,7 @@ class RequestReader:
         self._partial = data
         self.is_mid_request = True
         self.is_in_head = False
-        self.head = copy.copy(head)  # an object of its own tells that another body is being timed
+        self.head = head
         return True
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -247,6 +250,22 @@ class RequestReader:
         """
         if self.body.size <= LARGE_BODY_BYTES:
             self._has_room(partial(self.body.count, nbytes))
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the client has begun no request yet."""
+        return self._is_first and not (self.is_mid_request or self.is_over)
+
+    def incomplete_input(self) -> IncompleteInput | None:
+        """Returns what is missing of a request that has begun, for the timeout of slow clients."""
+        if self.is_over or not self.is_mid_request:
+            return None
+        if self.is_in_head:
+            return IncompleteInput("a request head", self._in_parts_count)
+        size, partial = self.body.size, self._partial
+        if partial:
+            size = len(partial) - partial.find(b"\r\n\r\n") - 4
+        return incomplete_body(self.head, size, self._in_parts_count)
 
     def _has_room(self, count: Callable[[], None]) -> bool:
         """Count received bytes; returns False if the request is refused, as they have no room."""
@@ -308,7 +327,6 @@ class RequestReader:
             if self._is_first and PREFACE.startswith(data[: len(PREFACE)]):
                 self._begin_http2(data)
                 return b""
-            self._is_first = False
             self._parser = httptools.HttpRequestParser(self)
         try:
             self._parser.feed_data(data)
@@ -349,6 +367,7 @@ class RequestReader:
 
     def on_message_begin(self) -> None:
         self.head = RequestHead()
+        self._is_first = False
         self.is_mid_request = self.is_in_head = True
         self._is_upgrade = False
         self._head_bytes = self._unreported_bytes = self._chunks = 0
@@ -436,6 +455,7 @@ class RequestReader:
         head = self._delivered = self.head
         head.content_length = self.body.size  # that of a chunked body was not announced
         body = self.body.take(LARGE_BODY_BYTES)
+        self._in_parts_count += 1
         self.is_mid_request = False
         if not head.keep_alive:
             self.is_over = True

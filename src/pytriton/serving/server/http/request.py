@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from pytriton.base.messages import RequestPath
+from pytriton.protocol.http2 import IncompleteInput
 from pytriton.runtime.transport.arena import forget
 from pytriton.serving.server.api.status import HTTP_RESTRICTED
 
@@ -38,6 +39,7 @@ HEADER_OVERHEAD_BYTES = 32  # added for each header, as in HTTP/2, which limits 
 # Of a request that comes in parts, more than this counts in the budget for memory. A connection
 # itself takes more, and so requests whose head and small body come in two reads are not counted.
 UNCOUNTED_PART_BYTES = 4096
+_UNKNOWN_LENGTH = 1 << 62
 
 # The endpoints for which the length of the JSON in front of binary tensors has no meaning.
 _JSON_ONLY = (b"/generate", b"/generate_stream")
@@ -179,6 +181,12 @@ class BodyBuffer:
         if self.memory is not None:
             forget(self.memory)
         self.clear()
+
+
+def incomplete_body(head: RequestHead, size: int, serial: int = 0) -> IncompleteInput:
+    """Returns what is missing of a body of which there is so much, for slow clients' timeouts."""
+    whole = head.content_length or _UNKNOWN_LENGTH
+    return IncompleteInput("a request body", serial, whole - size)
 
 
 def head_refusal(
