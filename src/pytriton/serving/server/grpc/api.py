@@ -88,7 +88,8 @@ class GrpcApi:
             engine, loop, is_allowed=options.allow_client_shared_memory
         )
         self.connections: ConnectionSet[GrpcConnection] = ConnectionSet()
-        self.on_arrival: Callable[[CallHead], None] | None = None  # see `CallHandler`
+        # Called with the head of each call; None: nobody wants to know it.
+        self.on_arrival: Callable[[CallHead], None] | None = None
         self.tasks = BackgroundTasks(loop)
         self.work = CallWork(self.tasks, Background(loop, "grpc"), LoopBudget(loop), request_memory)
         self.unread = UnreadAnswers(loop)  # a front end has one for all of its ports

@@ -9,7 +9,7 @@ set none.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pytriton.serving.server.api.http2_transport import FlushQueue
 from pytriton.serving.server.api.request_memory import RequestMemory
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.connection import AnswerObserver, HttpConnection
     from pytriton.serving.server.options.server_options import ClientLimits
 
+
+HttpClient = Http1Connection | Http2ServerConnection
 
 _BAD_REQUEST = 400
 # Names of limits in metrics, by the status of a refusal; others count their own refusals.
@@ -86,32 +88,22 @@ class PendingExchange(HttpExchange):
         self._exchange.resume()
 
 
-class TimedConnection(Protocol):
-    """A connection that checks its client when it is told the time."""
-
-    def check_progress(self, now: float) -> bool:
-        """Close the connection if the client stalls; returns whether to continue checking."""
-
-    def check_idle(self, now: float) -> None:
-        """Close the connection if it was idle for too long."""
-
-
 class ProgressWatch:
     """Checks connections once a second while there are any to check."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._watched: dict[TimedConnection, None] = {}
+        self._watched: dict[HttpClient, None] = {}
         self._has_timer = False
 
-    def add(self, connection: TimedConnection) -> None:
+    def add(self, connection: HttpClient) -> None:
         """Check a connection periodically until `check_progress` returns False."""
         self._watched[connection] = None
         if not self._has_timer:
             self._has_timer = True
             self._loop.call_later(CHECK_INTERVAL_S, self._check)
 
-    def discard(self, connection: TimedConnection) -> None:
+    def discard(self, connection: HttpClient) -> None:
         self._watched.pop(connection, None)
 
     def __len__(self) -> int:
@@ -133,7 +125,7 @@ class IdleWatch:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        connections: Collection[TimedConnection],
+        connections: Collection[HttpClient],
         timeout_s: float,
     ) -> None:
         self._loop = loop
@@ -178,7 +170,7 @@ class HttpHandler:
         self.unread = UnreadAnswers(loop)  # a front end has one for all of its ports
         self.refusals: Counter[str] = Counter()  # by the limit that a request exceeded
         self.loop = loop
-        self.connections: ConnectionSet[Http1Connection | Http2ServerConnection] = ConnectionSet()
+        self.connections: ConnectionSet[HttpClient] = ConnectionSet()
         # All connections share it: what is read is parsed, or copied, before the next read.
         self.read_buffer = memoryview(bytearray(READ_BYTES))
         self.cached_heads: dict[bytes, RequestHead] = {}
