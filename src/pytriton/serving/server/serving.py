@@ -88,8 +88,7 @@ class RepositoryServing:
 
     def backends(self) -> Sequence[Backend]:
         """Returns the backends."""
-        loaders = self.core.loaders.values()
-        return [Backend(*each) for loader in loaders for each in sorted(loader.backends.items())]
+        return [Backend(*each) for each in sorted(self.core.loader.backends.items())]
 
     def begin_exit(self) -> None:
         """Report from now on that the server is not ready, but continue to serve."""
