@@ -69,23 +69,27 @@ class HttpExchange:
 
 
 class PendingExchange(HttpExchange):
-    """A request whose body is being read in the background, and the exchange that answers it."""
+    """A request whose body is being read in the background, and the exchange that answers it.
 
-    __slots__ = ("_exchange", "_task")
+    That may be known only when the body was read.
+    """
 
-    def __init__(self, exchange: HttpExchange, task: asyncio.Task[None]) -> None:
-        self._exchange = exchange
-        self._task = task
+    __slots__ = ("exchange", "task")
+
+    def __init__(self, exchange: HttpExchange, task: asyncio.Task[None] | None = None) -> None:
+        self.exchange = exchange
+        self.task = task
 
     def abandon(self) -> None:
-        self._task.cancel()
-        self._exchange.abandon()
+        if self.task is not None:
+            self.task.cancel()
+        self.exchange.abandon()
 
     def pause(self) -> None:
-        self._exchange.pause()
+        self.exchange.pause()
 
     def resume(self) -> None:
-        self._exchange.resume()
+        self.exchange.resume()
 
 
 class ProgressWatch:
