@@ -11,7 +11,8 @@ import random
 from pytriton.serving.server.api.origins import OriginPolicy
 from pytriton.serving.server.api.request_memory import RequestMemory
 from pytriton.serving.server.api.turns import Turn, Turns
-from pytriton.serving.server.http.reader import HttpRequest, RequestHead, RequestReader
+from pytriton.serving.server.http.reader import RequestReader
+from pytriton.serving.server.http.request import HttpRequest, RequestHead
 from pytriton.serving.server.options.server_options import ClientLimits
 from tests.cost.counting import FIXED_WORK
 from tests.fakes import FakeLoop
@@ -203,13 +204,13 @@ def read_all(reads: list[bytes], cache: dict[bytes, RequestHead]) -> RecordingSi
     for read in reads:
         data = read
         while data and not reader.is_over:
-            if reader.large_body is None:
+            if reader.body.memory is None:
                 reader.feed(data)
                 while reader.has_rest:
                     loop.run()
                     reader.read_rest()
                 break
-            room = reader.get_buffer()
+            room = reader.body.rest
             size = min(len(room), len(data))
             room[:size] = data[:size]
             reader.buffer_updated(size)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pytriton.serving.server.api.origins import OriginPolicy
 from pytriton.serving.server.http.connection import HttpConnection
 from pytriton.serving.server.http.handler import HttpExchange, HttpHandler
-from pytriton.serving.server.http.reader import HttpRequest
+from pytriton.serving.server.http.request import HttpRequest
 from pytriton.serving.server.options.server_options import ClientLimits
 from tests.fake_network import FakeTransport
 from tests.fakes import FakeLoop

@@ -182,14 +182,8 @@ class Service:
         )
         if tracing is not None:
             self.client.observers.add("tracing", tracing)
-        self.api = HttpApi(
-            self.client,
-            self.options,
-            self.loop,
-            background=self.background,
-            codec=codec,
-            access=access,
-        )
+        self.api = HttpApi(self.client, self.options, self.loop, access=access)
+        self.api._bodies._background, self.api._bodies._open_codec = self.background, codec
         # By the loop's clock, so that nothing waits for another turn on a busy machine.
         self.api._bodies._loop_budget = LoopBudget(self.loop, self.loop.time)
         self.instances: dict[str, ScriptedInstance] = {}

@@ -22,7 +22,7 @@ class FullDisk:
     def __init__(self) -> None:
         self.lines: list[bytes] = []
 
-    def write(self, lines) -> None:
+    def write_lines(self, lines) -> None:
         if self.is_full:
             raise OSError(errno.ENOSPC, "no space")
         self.lines += lines
@@ -43,11 +43,11 @@ def test_lines_are_grouped_without_being_cut():
 def test_file_that_was_moved_is_created_again(tmp_path):
     path, clock = tmp_path / "access.log", FakeClock(start_s=0)
     destination = Destination(str(path), clock)
-    destination.write([b"1\n"])
+    destination.write_lines([b"1\n"])
     path.rename(tmp_path / "access.log.1")
-    destination.write([b"2\n"])
+    destination.write_lines([b"2\n"])
     clock.advance(2)
-    destination.write([b"3\n"])
+    destination.write_lines([b"3\n"])
     destination.close()
 
     assert (tmp_path / "access.log.1").read_bytes() == b"1\n2\n"
@@ -59,9 +59,9 @@ def test_pipe_without_a_reader_is_an_error_until_it_has_one(tmp_path):
     os.mkfifo(path)
     destination = Destination(str(path))
     with pytest.raises(OSError, match="nobody reads this pipe"):
-        destination.write([b"1\n"])
+        destination.write_lines([b"1\n"])
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    destination.write([b"2\n"])
+    destination.write_lines([b"2\n"])
 
     assert os.read(reader, 10) == b"2\n"
     os.close(reader)

@@ -9,7 +9,7 @@ import pytest
 
 from pytriton.protocol.http2 import Http2ErrorCode
 from pytriton.serving.server.api.origins import BrowserOptions
-from pytriton.serving.server.http.reader import LARGE_BODY_BYTES
+from pytriton.serving.server.http.request import LARGE_BODY_BYTES
 from tests.server.http2_fakes import Http2Client, as_http1, head, length
 from tests.server.http_fakes import Client
 from tests.server.http_models import INFER, Service, infer_body

@@ -10,7 +10,7 @@ import pytest
 from pytriton.protocol.http2 import Http2ErrorCode, frames
 from pytriton.protocol.http2.frames import frame
 from pytriton.serving.server.http.http2_connection import Http2ServerConnection
-from pytriton.serving.server.http.reader import LARGE_BODY_BYTES
+from pytriton.serving.server.http.request import LARGE_BODY_BYTES
 from tests.fake_network import DELIVERIES
 from tests.server.http2_fakes import Http2Client, head, length
 from tests.server.http_fakes import Client, get

@@ -312,7 +312,7 @@ def test_announced_bodies_take_no_memory():
     clients = [Client(handler) for _ in range(20)]
     for client in clients:
         client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\nxyz" % (2 << 30))
-    bodies = [client.connection._reader.large_body for client in clients]
+    bodies = [client.connection._reader.body.memory for client in clients]
 
     assert [len(each) for each in bodies] == [2 << 30] * 20
     assert max(map(resident_bytes, bodies)) <= 4 << 20  # what came may lie in a huge page

@@ -18,7 +18,7 @@ from pytriton.serving.server.access.keys import make_key
 from pytriton.serving.server.access.policy import CertificateRule, Issuer, Policy, Rights
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.cloud.apis import make_cloud_api
-from pytriton.serving.server.http.reader import LARGE_BODY_BYTES
+from pytriton.serving.server.http.request import LARGE_BODY_BYTES
 from pytriton.testing import FakeEventLoop
 from tests.access_policies import AUDIENCE, TokenMaker
 from tests.server.control_fakes import FakeControl

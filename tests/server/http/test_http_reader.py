@@ -6,11 +6,8 @@ from __future__ import annotations
 import pytest
 
 from pytriton.serving.server.http.http1_connection import READ_BYTES
-from pytriton.serving.server.http.reader import (
-    LARGE_BODY_BYTES,
-    MAX_CACHED_HEAD_BYTES,
-    MAX_CACHED_HEADS,
-)
+from pytriton.serving.server.http.reader import MAX_CACHED_HEAD_BYTES, MAX_CACHED_HEADS
+from pytriton.serving.server.http.request import LARGE_BODY_BYTES
 from tests.fake_network import random_sizes
 from tests.server.http_fakes import Client, chunked, get, post
 

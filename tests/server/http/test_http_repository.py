@@ -13,7 +13,7 @@ import pytest
 from pytriton.base.errors import InvalidArgumentError, UnavailableError
 from pytriton.serving.server.api import local_client
 from pytriton.serving.server.api.authorization import RestrictedGroup
-from pytriton.serving.server.http.reader import LARGE_BODY_BYTES
+from pytriton.serving.server.http.request import LARGE_BODY_BYTES
 from pytriton.testing import FakeEventLoop
 from tests.server.control_fakes import ENTRIES, FakeControl
 from tests.server.http_fakes import get, post

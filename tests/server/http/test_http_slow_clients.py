@@ -62,7 +62,19 @@ def test_body_that_trickles_is_cut_off(size):
     assert client.statuses() == [408]
 
 
-@pytest.mark.parametrize("size", [60_000, 200_000])
+def test_small_body_that_trickles_behind_a_known_head_is_cut_off():
+    client = Client(body_stall_timeout_s=30)
+    text = post(bytes(200))
+    client.send(text)
+    client.send(text[:-100])
+    for at in range(len(text) - 100, len(text)):
+        client.send(text[at : at + 1])
+        client.loop.advance(1)
+
+    assert client.statuses() == [200, 408]
+
+
+@pytest.mark.parametrize("size", [4_000, 60_000, 200_000])
 def test_body_that_keeps_its_pace_is_taken(size):
     client = Client(body_stall_timeout_s=5)
     text = post(bytes(size))

@@ -11,7 +11,7 @@ import pytest
 
 from pytriton.base.nvml import DeviceReading
 from pytriton.serving.engine.model import Model
-from pytriton.serving.server.http.reader import HttpRequest, RequestHead
+from pytriton.serving.server.http.request import HttpRequest, RequestHead
 from pytriton.serving.server.metrics import api as api_module
 from pytriton.serving.server.metrics.api import MetricsApi
 from pytriton.serving.server.metrics.exposition import gauge

@@ -19,7 +19,7 @@ from pytriton.base.nvml import DeviceReading
 from pytriton.runtime.transport.control import Started
 from pytriton.serving.engine.failures import FailureBook
 from pytriton.serving.server.api.authorization import RestrictedGroup
-from pytriton.serving.server.http.reader import RequestHead
+from pytriton.serving.server.http.request import RequestHead
 from pytriton.serving.server.metrics.api import MetricsApi
 from pytriton.serving.server.options.server_options import PageOptions, ServerOptions
 from pytriton.serving.server.page import api, routes

@@ -84,7 +84,7 @@ def disk(tmp_path):
 @pytest.fixture
 def file(disk, tmp_path):
     handler = LogFile(str(tmp_path / "server.log"), TritonFormatter())
-    handler.write_some = disk.write
+    handler.file.write_some = disk.write
     yield handler
     handler.close()
 

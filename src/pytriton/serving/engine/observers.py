@@ -189,7 +189,7 @@ class Watcher:
     sees_executions = False  # whether it has one of the methods below `answered`
 
     def answering(self, run: Run) -> None:
-        """Called before members get an answer, whose memory may be written to after that."""
+        """Called before members get something; an answer's memory may be written to after that."""
 
     def answered(self, run: Run) -> None:
         """Called when members got an answer, an error or their end."""
@@ -250,8 +250,7 @@ class Watch:
 
     def _pass(self, run: Run, pass_on: Callable[[], None]) -> None:
         """Pass on what members get. What is no error and cannot be passed on has not come."""
-        if run.error is None:
-            self._tell(lambda each: each.answering(run))
+        self._tell(lambda each: each.answering(run))
         try:
             pass_on()
         except Exception:

@@ -3,8 +3,8 @@
 
 All of it is in the engine's process, so limits hold over all front ends. Decisions are pure: the
 caller passes the time. A request that was admitted ends when its sink is told so, whatever the
-reason, and `AdmittedSink` and `AdmittedMembers` count there. Who is next when a model has more than
-it can do is decided in `pytriton.serving.engine.fairness`.
+reason, and `AdmittedRequests` counts there. Who is next when a model has more than it can do is
+decided in `pytriton.serving.engine.fairness`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pytriton.base.messages import RequestGroup
 from pytriton.base.quotas import PrincipalQuotas
 from pytriton.serving.engine.delivery import refuse
 from pytriton.serving.engine.fairness import ANYBODY
+from pytriton.serving.engine.observers import Run, Watch, Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytriton.base.errors import ServerError
-    from pytriton.base.messages import InferResponse, ResponseBurst, ResponseSink
     from pytriton.base.quotas import Quota
-    from pytriton.runtime.executor.columns import Chunk, ChunkSink
+    from pytriton.runtime.executor.columns import Chunk
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.costs import TokenUsage
     from pytriton.serving.engine.served_model import ServedModel
@@ -160,10 +160,6 @@ class Admission:
         self.account = account
         self._states = states
 
-    def begin(self, count: int) -> None:
-        """Undo `end`, for example as the answers could not be passed on, and others follow."""
-        self.end(-count)
-
     def end(self, count: int = 1) -> None:
         """Count requests that have ended."""
         self.account.under_way -= count
@@ -260,7 +256,7 @@ class Account:
                 self.bytes_in += group.size
         if group.error is not None:
             raise group.error
-        self._admission.begin(1)
+        self._admission.end(-1)
         return self._admission
 
     def _refusal(
@@ -372,9 +368,7 @@ class ModelQuotas:
             _, admission, error = account.admit((size,), now_ns)
             if error is not None:
                 raise error
-        takes_bursts = hasattr(inference.sink, "on_burst")
-        kind = AdmittedBurstSink if takes_bursts else AdmittedSink
-        inference.sink = kind(inference.sink, inference, admission)
+        inference.sink = Watch(inference.sink, [AdmittedRequests({0: inference}, [admission])])
 
     def submit_chunk(
         self,
@@ -397,9 +391,10 @@ class ModelQuotas:
                 admissions[index] = admission
             if error is not None:
                 refused += [(members[index], error) for index in indices[count:]]
-        chunk.sink = AdmittedMembers(chunk.sink, admissions)
         if refused:
             members = [member for member in members if admissions[member.index] is not None]
+        by_index = {member.index: member for member in members}
+        chunk.sink = Watch(chunk.sink, [AdmittedRequests(by_index, admissions)])
         if members:
             model.submit_chunk(members, now_ns, is_complete=is_complete)
         for inference, refusal in refused:
@@ -446,115 +441,50 @@ def _input_sizes(chunk: Chunk, count: int) -> list[int]:
     return sizes
 
 
-class AdmittedSink:
-    """Notes the end of a request that was admitted, and passes everything on to its sink."""
-
-    __slots__ = ("_admission", "_inference", "_sink")
-
-    def __init__(self, sink: ResponseSink, inference: Inference, admission: Admission) -> None:
-        self._sink = sink
-        self._inference: Inference | None = inference
-        self._admission = admission
-
-    def _end(self) -> None:
-        """Give back what the request has; before the answer, as its client may send the next."""
-        inference, self._inference = self._inference, None
-        if inference is not None:  # None: its last response could not be delivered, an error is
-            self._admission.end()
-            if inference.usage is not None:
-                self._admission.spend(inference.usage)
-
-    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        """Pass a response on."""
-        if response is not None:
-            size = sum([len(output.data) for output in response.outputs])
-            self._admission.account.bytes_out += size
-        if final:
-            self._end()
-        self._sink.on_response(response, final=final)
-
-    def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Pass an error on."""
-        if final:
-            self._end()
-        self._sink.on_error(error, final=final)
-
-    def on_refused(self, error: ServerError) -> None:
-        """Pass a refusal on, for example of a full queue."""
-        self._end()
-        self._sink.on_refused(error)
-
-
-class AdmittedBurstSink(AdmittedSink):
-    """The same for a sink that takes bursts."""
-
-    __slots__ = ()
-
-    def on_burst(self, burst: ResponseBurst) -> None:
-        """Pass many responses on."""
-        self._admission.account.bytes_out += sum([len(output.data) for output in burst.outputs])
-        sink: Any = self._sink
-        sink.on_burst(burst)
-
-
-class AdmittedMembers:
-    """Notes the ends of the members of a chunk, and passes everything on to its sink.
+class AdmittedRequests(Watcher):
+    """Lets requests give back what they have when they end, and counts the bytes of answers.
 
     Args:
-        sink: The sink of the chunk.
-        admissions: What each member has to give back; None for those that were not admitted.
+        requests: Those that were admitted, by index.
+        admissions: What each has to give back; None for those that were not admitted.
     """
 
-    __slots__ = ("_admissions", "_sink")
-
-    def __init__(self, sink: ChunkSink, admissions: list[Admission | None]) -> None:
-        self._sink = sink
+    def __init__(self, requests: dict[int, Inference], admissions: list[Admission | None]) -> None:
+        self._requests = requests
         self._admissions = admissions
 
-    def on_rows(
-        self, chunk: Chunk, first: int, end: int, outputs: Sequence[Column], row: int
-    ) -> None:
-        """Pass answers on."""
-        ended: dict[Admission, int] = {}
-        admissions = self._admissions[first:end]
-        if admissions.count(admissions[0]) == len(admissions) and admissions[0] is not None:
-            ended[admissions[0]] = len(admissions)
-            rows = chunk.row_starts[end] - chunk.row_starts[first]
-            admissions[0].account.bytes_out += _output_size(outputs, row, row + rows)
-        else:
-            offset = row - chunk.row_starts[first]
-            for index, admission in enumerate(admissions, first):
-                if admission is not None:
-                    ended[admission] = ended.get(admission, 0) + 1
-                    begin, until = chunk.row_starts[index], chunk.row_starts[index + 1]
-                    size = _output_size(outputs, begin + offset, until + offset)
-                    admission.account.bytes_out += size
-        for admission, count in ended.items():
-            admission.end(count)
-        try:
-            self._sink.on_rows(chunk, first, end, outputs, row)
-        except Exception:
-            for admission, count in ended.items():
-                admission.begin(count)  # `on_outcome` follows for each of them
-            raise
+    def answering(self, run: Run) -> None:
+        """Note what comes before it is passed on, as the client may then send the next one."""
+        admissions = self._admissions[run.first : run.end]
+        first, count = admissions[0], len(admissions)
+        if first is not None and run.row_starts and admissions.count(first) == count:
+            self._note(first, run, run.first, run.end)
+            return
+        for index, admission in enumerate(admissions, run.first):
+            if admission is not None:
+                self._note(admission, run, index, index + 1)
 
-    def on_outcome(
-        self,
-        chunk: Chunk,
-        index: int,
-        response: InferResponse | None,
-        error: ServerError | None,
-        *,
-        is_refused: bool,
-    ) -> None:
-        """Pass the end of one member on."""
-        admission = self._admissions[index]
-        if admission is not None:
-            admission.end()
-            if response is not None:
-                size = sum([len(output.data) for output in response.outputs])
-                admission.account.bytes_out += size
-        self._sink.on_outcome(chunk, index, response, error, is_refused=is_refused)
+    def _note(self, admission: Admission, run: Run, first: int, end: int) -> None:
+        """Note what neighbours of one principal get."""
+        admission.account.bytes_out += _answer_bytes(run, first, end)
+        if run.is_final:
+            admission.end(end - first)
+            # If this cannot be passed on, an error follows, which gives nothing back again.
+            self._admissions[first:end] = [None] * (end - first)
+            for index in range(first, end):
+                usage = self._requests.pop(index).usage
+                if usage is not None:
+                    admission.spend(usage)
+
+
+def _answer_bytes(run: Run, first: int, end: int) -> int:
+    """Returns the size of the outputs that neighbours get."""
+    if run.row_starts:
+        offset = run.row - run.row_starts[run.first]
+        row, until = run.row_starts[first] + offset, run.row_starts[end] + offset
+        return _output_size(run.outputs, row, until)
+    answer = run.response if run.burst is None else run.burst
+    return 0 if answer is None else sum([len(output.data) for output in answer.outputs])
 
 
 def _output_size(outputs: Sequence[Column], row: int, end: int) -> int:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.control import Bind
     from pytriton.serving.engine.client import ModelControl, ModelRegistrations
     from pytriton.serving.engine.served_model import ManagedModel
+    from pytriton.serving.repository.loading.python_version import PythonVersion
     from pytriton.serving.server.binding import function_loader
-    from pytriton.serving.server.binding.binder import SupervisedModel
     from pytriton.serving.server.metrics.exposition import SampleFamily
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.tracing import tracing
@@ -95,7 +95,7 @@ class Core:
         )
         self.bound_models = BoundControl(self.engine, loop)
         self._loop = loop
-        self._functions: weakref.WeakSet[SupervisedModel] = weakref.WeakSet()  # on the cluster
+        self._functions: weakref.WeakSet[PythonVersion] = weakref.WeakSet()  # on the cluster
         self._stalls = StallWatch()
         self._timer: asyncio.TimerHandle | None = None
         self.make_ray = _make_ray
@@ -126,14 +126,14 @@ class Core:
         """Refreshes the index of models before it is read; None if it is always fresh."""
         return None
 
-    async def load_function(self, message: Bind) -> SupervisedModel:
+    async def load_function(self, message: Bind) -> PythonVersion:
         """Load a bound function whose instances run on the cluster.
 
         Raises:
             ServerError: Its configuration is wrong, or its instances cannot be started.
         """
         loader = function_loader.FunctionLoader(self.cluster_launcher, self.instances)
-        supervised: SupervisedModel = await loader.load(message)
+        supervised = await loader.load(message)
         self._functions.add(supervised)
         return supervised
 

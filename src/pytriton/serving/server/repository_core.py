@@ -34,11 +34,10 @@ from pytriton.serving.server.binding.bound_control import CombinedControl
 from pytriton.serving.server.core import Core
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from pytriton.runtime.executor.python_process import StartedZygote
     from pytriton.serving.engine.client import ModelControl, ModelRegistrations
-    from pytriton.serving.repository.loading.plans import BackendLoader
     from pytriton.serving.repository.model_repositories import Report
     from pytriton.serving.server.access import files as policy_files
     from pytriton.serving.server.metrics import page as metrics_page
@@ -116,7 +115,7 @@ class RepositoryCore(Core):
         self.awaits_bound_models = settings.awaits_bound_models
         self._finder = finder
         self._launcher = WorkerLauncher(loop, zygote)
-        python = PythonLoader(
+        self.loader = PythonLoader(
             self._launcher,
             lambda plan, instance: ModelServices(shared, plan.name, instance, plan.namespace),
             self.instances,
@@ -125,11 +124,10 @@ class RepositoryCore(Core):
             cluster=self.cluster_launcher,
             sandboxes=sandboxes,
         )
-        self.loaders: Mapping[str, BackendLoader] = {WORKERS: python}
         self.repositories = ModelRepositories(
             settings,
             self.engine,
-            self.loaders,
+            {WORKERS: self.loader},
             loop,
             ensemble_maker(self.engine, self.cache),
             finder,
@@ -175,8 +173,7 @@ class RepositoryCore(Core):
             ServerError: A model cannot be loaded; the others are loaded.
         """
         self.start()
-        for loader in self.loaders.values():
-            loader.start()
+        self.loader.start()
         await self.repositories.start(report)
 
     async def end_models(self, timeout_s: float) -> None:
@@ -190,8 +187,7 @@ class RepositoryCore(Core):
         """See `Core`."""
         await super().close(timeout_s)
         await self._launcher.close()
-        for loader in self.loaders.values():
-            await loader.close()
+        await self.loader.close()
         await run_beside(self._finder.close)
 
 

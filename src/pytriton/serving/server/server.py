@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.frontend.pool import FrontEndPool
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.handler import HttpExchange
-    from pytriton.serving.server.http.reader import HttpRequest, RequestHead
+    from pytriton.serving.server.http.request import HttpRequest, RequestHead
     from pytriton.serving.server.metrics import machine as machine_metrics
     from pytriton.serving.server.metrics.exposition import SampleFamily
     from pytriton.serving.server.metrics.machine import LimitReading

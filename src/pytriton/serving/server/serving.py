@@ -88,10 +88,7 @@ class RepositoryServing:
 
     def backends(self) -> Sequence[LoadedBackend]:
         """Returns the backends."""
-        loaders = self.core.loaders.values()
-        return [
-            LoadedBackend(*each) for loader in loaders for each in sorted(loader.backends.items())
-        ]
+        return [LoadedBackend(*each) for each in sorted(self.core.loader.backends.items())]
 
     def begin_exit(self) -> None:
         """Report from now on that the server is not ready, but continue to serve."""

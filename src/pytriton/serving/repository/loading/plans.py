@@ -111,20 +111,6 @@ class VersionLoader(Protocol):
         """Load one version; if this raises an exception, none of its processes is left."""
 
 
-class BackendLoader(VersionLoader, Protocol):
-    """Starts instances of backends and makes a model of them."""
-
-    @property
-    def backends(self) -> dict[str, str]:
-        """The backends that have been used, with their files."""
-
-    def start(self) -> None:
-        """Start background work."""
-
-    async def close(self) -> None:
-        """Remove the files that were made for models, whose versions were stopped before."""
-
-
 WORKERS = "python"  # the loader of all models that run in worker processes, whatever their backend
 
 Loaders = Mapping[str, VersionLoader]

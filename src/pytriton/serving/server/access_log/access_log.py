@@ -11,25 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import functools
 import json
 import logging
-import os
 import queue
 import re
-import select
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytriton.base.request_ids import visible
 from pytriton.base.threads import start_thread
 from pytriton.protocol.grpc import GrpcStatus
 from pytriton.serving.server.options.server_options import COST_FIELDS, JSON
+from pytriton.serving.server.process.appended_file import AppendedFile
 from pytriton.serving.server.process.logs import SecondTexts
 
 if TYPE_CHECKING:
@@ -46,8 +42,6 @@ MAX_CHARACTERS = 1024  # of a text that a client chose
 _GRPC_NAMES = {int(status): status.name for status in GrpcStatus}
 _PLAIN = re.compile(r"[!#-&(-\[\]-~]+")  # visible, and neither a quote nor a backslash
 _STREAMS = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
-_MODE = 0o666  # of a new file, less what the umask takes away
-_CHECK_INTERVAL_S = 1.0  # between two looks at whether the file was moved away
 _PATIENCE_S = 1.0  # with a pipe whose reader is slow
 _PIPE_BYTES = 4096  # the system writes this much to a pipe in one piece
 _FILE_BYTES = 1 << 20
@@ -227,79 +221,17 @@ def _quoted(text: str) -> str:
     return f'"{visible(escaped)}"'
 
 
-class Destination:
-    """A file, opened when it is first written to; `-` is standard output.
-
-    All processes of a server append to it, each line in one piece. A file that was moved or
-    deleted, as programs that rotate logs do, is created again.
-    """
+class Destination(AppendedFile):
+    """A file whose lines are each written in one piece; `-` is standard output."""
 
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path = path
-        self._clock = clock
-        self._descriptor: int | None = _STREAMS.get(path)
-        self._is_stream = self._descriptor is not None
-        self._is_pipe = self._is_stream  # what is known of it before it is opened
-        self._checked_s = clock()
-        self._ends_mid_line = False
+        super().__init__(path, clock, stream=_STREAMS.get(path), patience_s=_PATIENCE_S)
 
-    def open(self) -> None:
-        """Open the file; raises OSError if that is impossible."""
-        if self._descriptor is None:
-            # A write to a full pipe then fails instead of waiting for ever.
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-            for name in ("O_CLOEXEC", "O_NONBLOCK"):
-                flags |= getattr(os, name, 0)
-            try:
-                self._descriptor = os.open(self._path, flags, _MODE)
-            except OSError as error:
-                if error.errno != errno.ENXIO:  # a pipe that nobody reads yet
-                    raise
-                return
-            self._is_pipe = not stat.S_ISREG(os.fstat(self._descriptor).st_mode)
-
-    def write(self, lines: list[bytes]) -> None:
+    def write_lines(self, lines: list[bytes]) -> None:
         """Write whole lines; raises OSError if that is impossible."""
-        self._reopen_if_moved()
         self.open()
-        if self._descriptor is None:
-            raise OSError(errno.ENXIO, "nobody reads this pipe")
-        for part in grouped(lines, _PIPE_BYTES if self._is_pipe else _FILE_BYTES):
-            self._write(self._descriptor, b"\n" + part if self._ends_mid_line else part)
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._descriptor is not None and not self._is_stream:
-            with contextlib.suppress(OSError):
-                os.close(self._descriptor)
-            self._descriptor = None
-
-    def _write(self, descriptor: int, part: bytes) -> None:
-        while part:
-            try:
-                count = os.write(descriptor, part)
-            except BlockingIOError:
-                if not select.select([], [descriptor], [], _PATIENCE_S)[1]:
-                    raise
-                continue
-            self._ends_mid_line = count < len(part)
-            part = part[count:]
-
-    def _reopen_if_moved(self) -> None:
-        now_s = self._clock()
-        if self._is_stream or self._descriptor is None:
-            return
-        if now_s - self._checked_s < _CHECK_INTERVAL_S:
-            return
-        self._checked_s = now_s
-        try:
-            is_there = os.path.samestat(Path(self._path).stat(), os.fstat(self._descriptor))
-        except FileNotFoundError:
-            is_there = False
-        except OSError:  # it cannot be known, for example because a folder is not accessible
-            return
-        if not is_there:
-            self.close()
+        for part in grouped(lines, _PIPE_BYTES if self.is_pipe else _FILE_BYTES):
+            self.write(part)
 
 
 def grouped(lines: list[bytes], max_bytes: int) -> Iterator[bytes]:
@@ -385,7 +317,7 @@ class AccessLog:
     def _write(self, entries: list[AccessEntry]) -> None:
         try:
             lines = [f"{self._format(entry)}\n".encode() for entry in entries]
-            self._destination.write(lines)
+            self._destination.write_lines(lines)
         except Exception as error:
             self._lost_count += len(entries)
             if not self._is_reported:

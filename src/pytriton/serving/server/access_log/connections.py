@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import hpack
 
@@ -22,7 +22,8 @@ from pytriton.serving.server.access_log.access_log import (
     AccessEntry,
     AccessLog,
 )
-from pytriton.serving.server.http.reader import HttpRequest, RequestHead
+from pytriton.serving.server.http.request import HttpRequest, RequestHead
+from pytriton.serving.server.http.routes import Route
 
 if TYPE_CHECKING:
     import asyncio
@@ -133,12 +134,12 @@ class HttpRecord:
         """Add the entry of a request with its answer."""
         if duration_ns is None:
             duration_ns = time.monotonic_ns() - self._began_ns
-        head = found = self._head
-        resolved = head.resolved
-        if isinstance(resolved, RequestHead):  # what a route of a cloud provider is translated to
-            found, resolved = resolved, resolved.resolved
-        entries = self._entries
-        route: Any = getattr(resolved, "route", None)
+        head, entries = self._head, self._entries
+        asked = head.translated  # from a cloud provider
+        found = asked if isinstance(asked, RequestHead) else head
+        route = asked if isinstance(asked, Route) else None
+        if found.resolved is not None:
+            route = found.resolved.route
         if not entries.with_health and route is not None and route.endpoint.api == "health":
             return
         entries.add(
@@ -152,8 +153,8 @@ class HttpRecord:
                 self._bytes_in,
                 self._streamed_bytes + size,
                 duration_ns,
-                self.model or getattr(route, "model", ""),
-                self.version or getattr(route, "version", ""),
+                self.model or ("" if route is None else route.model),
+                self.version or ("" if route is None else route.version),
                 self.request_id,
                 head.headers.get(b"user-agent", b""),
                 self.cost,

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from pytriton.base.model_spec import ModelSpec, ModelTensor
 from pytriton.serving.engine.client import IndexEntry
-from pytriton.serving.engine.stats import ModelStatistics
+from pytriton.serving.engine.served_model import ManagedModel
 
 # The Triton release whose protocol this server speaks; clients show it as the server's version.
 TRITON_VERSION = "2.73.0"
@@ -45,19 +45,6 @@ def package_version() -> str:
     return metadata.version("pytriton")
 
 
-class ReportedModel(Protocol):
-    """The properties of a loaded model version that documents and metrics read."""
-
-    @property
-    def spec(self) -> ModelSpec: ...
-
-    @property
-    def statistics(self) -> ModelStatistics: ...
-
-    @property
-    def running_count(self) -> int: ...
-
-
 def server_metadata(server_id: str, extensions: Iterable[str] = EXTENSIONS) -> dict[str, Any]:
     """Make the document of `/v2`, which never changes."""
     return {"name": server_id, "version": TRITON_VERSION, "extensions": list(extensions)}
@@ -81,7 +68,7 @@ def _tensors(specs: dict[str, ModelTensor]) -> list[dict[str, Any]]:
     ]
 
 
-def statistics_of(model: ReportedModel) -> dict[str, Any]:
+def statistics_of(model: ManagedModel) -> dict[str, Any]:
     """Returns the statistics of a model version in Triton's layout."""
     return {
         "name": model.spec.name,

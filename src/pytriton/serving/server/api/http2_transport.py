@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.protocol.http2 import Http2Connection, Http2ErrorCode
-from pytriton.serving.server.api.pace import LINGER_S, Holder, Pace
+from pytriton.serving.server.api.pace import LINGER_S, Holder, InputTimer, OutputTimer
 from pytriton.serving.server.api.turns import Turn
 
 if TYPE_CHECKING:
@@ -21,94 +21,9 @@ if TYPE_CHECKING:
 
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.http2 import Event, IncompleteInput
+    from pytriton.serving.server.api.pace import StallLimits
     from pytriton.serving.server.api.shortage import UnreadAnswers
     from pytriton.serving.server.api.turns import Turns
-
-
-_SECOND_NS = 1_000_000_000
-
-
-class StallLimits(Protocol):
-    """How long a client may make no progress."""
-
-    @property
-    def header_timeout_s(self) -> float:
-        """For all of a head, or of another small part."""
-
-    @property
-    def body_stall_timeout_s(self) -> float:
-        """While a body is received."""
-
-    @property
-    def write_stall_timeout_s(self) -> float:
-        """While a response is sent."""
-
-
-class ClientStalls:
-    """Watches one connection; its methods are called periodically."""
-
-    __slots__ = ("_calls", "_connection_input", "_limits", "_unsent_bytes", "_writing")
-
-    def __init__(self, limits: StallLimits) -> None:
-        self._limits = limits
-        self._unsent_bytes: int | None = None  # None while the transport accepts output
-        self._writing = Pace()
-        self._connection_input = _InputTimer(limits)
-        self._calls: dict[int, _InputTimer] = {}  # by stream
-
-    def is_write_stalled(self, now_ns: int, unsent_bytes: int | None) -> bool:
-        """Returns whether the client has read no output for too long.
-
-        `unsent_bytes` is the size of the transport's write buffer; None if writing is not paused.
-        """
-        if unsent_bytes is None:
-            self._unsent_bytes = None
-            return False
-        now_s = now_ns / _SECOND_NS
-        if self._unsent_bytes is None:
-            self._writing.restart(now_s)
-        else:
-            self._writing.advance(max(0, self._unsent_bytes - unsent_bytes), now_s)
-        self._unsent_bytes = unsent_bytes
-        return self._writing.stalled_s(now_s) > self._limits.write_stall_timeout_s
-
-    def is_input_stalled(self, now_ns: int, incomplete: IncompleteInput | None) -> bool:
-        """Returns whether a preface, header block or frame has been incomplete for too long."""
-        return self._connection_input.is_overdue(now_ns / _SECOND_NS, incomplete)
-
-    def stalled_requests(self, now_ns: int, incomplete: Mapping[int, IncompleteInput]) -> list[int]:
-        """Returns the streams, of those with an incomplete request, that have been so too long."""
-        now_s = now_ns / _SECOND_NS
-        last, self._calls = self._calls, {}
-        stalled = []
-        for stream_id, part in incomplete.items():
-            timer = self._calls[stream_id] = last.get(stream_id) or _InputTimer(self._limits)
-            if timer.is_overdue(now_s, part):
-                stalled.append(stream_id)
-        return stalled
-
-
-class _InputTimer:
-    """Times how long the rest of an incomplete input takes."""
-
-    __slots__ = ("_last", "_limits", "_pace")
-
-    def __init__(self, limits: StallLimits) -> None:
-        self._limits = limits
-        self._last: IncompleteInput | None = None
-        self._pace = Pace()
-
-    def is_overdue(self, now_s: float, incomplete: IncompleteInput | None) -> bool:
-        last, self._last = self._last, incomplete
-        if incomplete is None:
-            return False
-        if last is None or incomplete[:2] != last[:2]:
-            self._pace.restart(now_s)
-            return False
-        if not incomplete.data_left:  # the limit for heads is a total time, whatever is received
-            return self._pace.stalled_s(now_s) > self._limits.header_timeout_s
-        self._pace.advance(max(0, last.data_left - incomplete.data_left), now_s)
-        return self._pace.stalled_s(now_s) > self._limits.body_stall_timeout_s
 
 
 logger = logging.getLogger(__name__)
@@ -180,7 +95,10 @@ class Http2Transport:
         self._is_writing_paused = False
         self._is_reading_paused = False
         self._is_closing = False
-        self._stalls = ClientStalls(limits)
+        self._limits = limits
+        self._output_timer = OutputTimer(limits)
+        self._input_timer = InputTimer(limits)
+        self._request_timers: dict[int, InputTimer] = {}  # by stream
         self._lingering: asyncio.TimerHandle | None = None
         self._on_lost: asyncio.Future[None] | None = None
 
@@ -379,7 +297,7 @@ class Http2Transport:
         """End streams and connections whose client does not read; returns whether this is open."""
         is_waiting = self._is_writing_paused or self._is_closing
         unsent_bytes = self.transport.get_write_buffer_size() if is_waiting else None
-        if self._stalls.is_write_stalled(now_ns, unsent_bytes):
+        if self._output_timer.is_overdue(now_ns / 1e9, unsent_bytes):
             logger.info(
                 "%s client read no responses for too long: connection closed", self.client_name
             )
@@ -407,17 +325,19 @@ class Http2Transport:
             requests, incomplete = {}, None
         else:
             incomplete = self.http2.incomplete_input()
-        if self._stalls.is_input_stalled(now_ns, incomplete) and incomplete is not None:
+        if self._input_timer.is_overdue(now_ns / 1e9, incomplete) and incomplete is not None:
             text = f"{incomplete.description} came too slowly"
             self.http2.abort(Http2ErrorCode.ENHANCE_YOUR_CALM, text)
             for event in self.http2.take_events():
                 self._on_event(event)
             return {}
-        awaited = {
-            stream_id: part
-            for stream_id, request in requests.items()
-            if (part := request.incomplete_input()) is not None
-            and self.http2.can_peer_send(stream_id)
-        }
-        stalled = self._stalls.stalled_requests(now_ns, awaited)
-        return {stream_id: awaited[stream_id] for stream_id in stalled}
+        last, self._request_timers = self._request_timers, {}
+        overdue = {}
+        for stream_id, request in requests.items():
+            part = request.incomplete_input()
+            if part is not None and self.http2.can_peer_send(stream_id):
+                timer = last.get(stream_id) or InputTimer(self._limits)
+                self._request_timers[stream_id] = timer
+                if timer.is_overdue(now_ns / 1e9, part):
+                    overdue[stream_id] = part
+        return overdue

@@ -7,7 +7,10 @@ Nothing here has a clock or ends anybody: callers pass the time, and do what is 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from pytriton.protocol.http2 import IncompleteInput
 
 # How long the input of a client is discarded whose connection has ended. If it were closed at once,
 # unread bytes would make the system reset it, and the last answers might be lost (RFC 9112, 9.6).
@@ -48,6 +51,68 @@ class Pace:
     def stands_still(self, now: float, held: int) -> bool:
         """Returns whether it has moved next to nothing since it is too slow."""
         return self._bytes < _STILL * held / HOLDING_S * (now - self._since)
+
+
+class StallLimits(Protocol):
+    """How long a client may make no progress."""
+
+    @property
+    def header_timeout_s(self) -> float:
+        """For all of a head, or of another small part."""
+
+    @property
+    def body_stall_timeout_s(self) -> float:
+        """While a body is received."""
+
+    @property
+    def write_stall_timeout_s(self) -> float:
+        """While a response is sent."""
+
+
+class InputTimer:
+    """Times how long the rest of an incomplete input takes; it is asked periodically."""
+
+    __slots__ = ("_last", "_limits", "_pace")
+
+    def __init__(self, limits: StallLimits) -> None:
+        self._limits = limits
+        self._last: IncompleteInput | None = None
+        self._pace = Pace()
+
+    def is_overdue(self, now_s: float, incomplete: IncompleteInput | None) -> bool:
+        """Returns whether it takes too long; None if nothing is missing that may come now."""
+        last, self._last = self._last, incomplete
+        if incomplete is None:
+            return False
+        if last is None or incomplete[:2] != last[:2]:
+            self._pace.restart(now_s)
+            return False
+        if not incomplete.data_left:  # the limit for heads is a total time, whatever is received
+            return self._pace.stalled_s(now_s) > self._limits.header_timeout_s
+        self._pace.advance(max(0, last.data_left - incomplete.data_left), now_s)
+        return self._pace.stalled_s(now_s) > self._limits.body_stall_timeout_s
+
+
+class OutputTimer:
+    """Times how long output waits for a client to read it; it is asked periodically."""
+
+    __slots__ = ("_limits", "_pace", "_unsent_bytes")
+
+    def __init__(self, limits: StallLimits) -> None:
+        self._limits = limits
+        self._pace = Pace()
+        self._unsent_bytes: int | None = None
+
+    def is_overdue(self, now_s: float, unsent_bytes: int | None) -> bool:
+        """Returns whether it takes too long; None if the client need not read now."""
+        last, self._unsent_bytes = self._unsent_bytes, unsent_bytes
+        if unsent_bytes is None:
+            return False
+        if last is None:
+            self._pace.restart(now_s)
+        else:
+            self._pace.advance(max(0, last - unsent_bytes), now_s)
+        return self._pace.stalled_s(now_s) > self._limits.write_stall_timeout_s
 
 
 class Holder(NamedTuple):

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import socket
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -48,8 +48,9 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.model import Model
     from pytriton.serving.repository.loading.instance_factory import InstanceFactory
+    from pytriton.serving.repository.loading.python_version import PythonVersion
 
-    LoadFunction = Callable[[Bind], Awaitable["SupervisedModel"]]
+    LoadFunction = Callable[[Bind], Awaitable["PythonVersion"]]
 
 logger = logging.getLogger(__name__)
 
@@ -97,17 +98,6 @@ class BoundSpec(NamedTuple):
         )
 
 
-class SupervisedModel(Protocol):
-    """A model whose instances run elsewhere, and are replaced when they end."""
-
-    @property
-    def model(self) -> Model:
-        """The engine's model."""
-
-    async def drain_and_stop(self, timeout_s: float | None = None) -> None:
-        """Wait at most `timeout_s` until its requests are finished, then end its instances."""
-
-
 class BinderSession:
     """The session of one binding process, whose models are served until it ends.
 
@@ -130,7 +120,7 @@ class BinderSession:
         self._on_end = on_end
         self._load_function = load_function
         self._models: dict[tuple[str, int], Model] = {}
-        self._supervised: dict[Model, SupervisedModel] = {}  # those with instances elsewhere
+        self._supervised: dict[Model, PythonVersion] = {}  # those with instances elsewhere
         self._loading = BackgroundTasks(loop)
         self._answers = BackgroundTasks(loop)  # those that wait until front ends know a change
         self._unloading: dict[asyncio.Task[None], Model] = {}

@@ -20,7 +20,7 @@ from pytriton.serving.server.http.handler import HttpHandler
 from pytriton.serving.server.http.http1_connection import Http1Connection
 from pytriton.serving.server.http.http2_stream import Http2Stream
 from pytriton.serving.server.http.infer import respond_server_error
-from pytriton.serving.server.http.reader import HttpRequest, RequestHead
+from pytriton.serving.server.http.request import HttpRequest, RequestHead
 from pytriton.serving.server.http.routes import Route
 
 if TYPE_CHECKING:
@@ -46,13 +46,8 @@ class HttpTarget(NamedTuple):
     target: bytes
 
 
-class OwnTarget(NamedTuple):
-    """A request for an endpoint that only a cloud provider has."""
-
-    route: Route
-
-
-Translation = HttpTarget | OwnTarget | Refusal
+# A route is to an endpoint that only the provider has.
+Translation = HttpTarget | Route | Refusal
 
 NOT_FOUND = Refusal(404, "Not Found")
 
@@ -79,7 +74,7 @@ def http_head(head: RequestHead, to: HttpTarget, binary: re.Pattern[bytes]) -> R
     if found is not None:
         headers[_HEADER_LENGTH] = found[1]
     return msgspec.structs.replace(
-        head, method=to.method, target=to.target, headers=headers, resolved=None, grant=None
+        head, method=to.method, target=to.target, headers=headers, grant=None
     )
 
 
@@ -146,7 +141,7 @@ class CloudApi(HttpHandler):
             return HTTP_STATUS[error.code], error.message
         if isinstance(found, RequestHead):
             return self._api.route_refusal(found, client)
-        return super().route_refusal(head, client) if isinstance(found, OwnTarget) else found[:2]
+        return super().route_refusal(head, client) if isinstance(found, Route) else found[:2]
 
     def on_unread(self, head: RequestHead, status: int, message: str) -> HttpRefusal:
         """Note a request for a model that was refused before its body was read to its end."""
@@ -166,21 +161,20 @@ class CloudApi(HttpHandler):
             found = self._find(request.head)
             if isinstance(found, RequestHead):
                 return self._api.handle(connection, HttpRequest(found, request.body))
-            if not isinstance(found, OwnTarget):
+            if not isinstance(found, Route):
                 connection.respond_error(*found)
-            elif self._api.admits(connection, request.head, found.route):
-                handle = self._own[found.route.endpoint.handler]
-                return handle(connection, request, found.route)
+            elif self._api.admits(connection, request.head, found):
+                return self._own[found.endpoint.handler](connection, request, found)
         except ServerError as error:
             respond_server_error(connection, error)
         return None
 
-    def _find(self, head: RequestHead) -> RequestHead | OwnTarget | Refusal:
+    def _find(self, head: RequestHead) -> RequestHead | Route | Refusal:
         """Returns the head of the same request to the HTTP port, or what there is instead."""
-        found: RequestHead | OwnTarget | Refusal | None = head.resolved
+        found = head.translated
         if found is None:
             to = self._routes.translate(head)
             found = http_head(head, to, self._binary) if isinstance(to, HttpTarget) else to
             if self._routes.is_fixed:
-                head.resolved = found
+                head.translated = found
         return found

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.api import HttpApi
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.handler import HttpExchange
-    from pytriton.serving.server.http.reader import HttpRequest
+    from pytriton.serving.server.http.request import HttpRequest
     from pytriton.serving.server.http.routes import Route
     from pytriton.serving.server.options.server_options import ServerOptions
 
@@ -64,6 +64,6 @@ class VertexAiMetrics:
         if not self._is_allowed:
             connection.respond_error(404, "Not Found")
             return None
-        return self._api.respond_when_known(
+        return self._api.management.respond_when_known(
             connection, self._engine.ask(LocalClient.metrics_page), respond
         )

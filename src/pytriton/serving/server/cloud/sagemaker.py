@@ -26,7 +26,6 @@ from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.cloud.api import (
     NOT_FOUND,
     HttpTarget,
-    OwnTarget,
     binary_type,
     infer_target,
 )
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.cloud.api import Translation
     from pytriton.serving.server.http.api import HttpApi
     from pytriton.serving.server.http.handler import HttpExchange
-    from pytriton.serving.server.http.reader import HttpRequest, RequestHead
+    from pytriton.serving.server.http.request import HttpRequest, RequestHead
     from pytriton.serving.server.options.endpoints import SageMakerOptions
 
 logger = logging.getLogger(__name__)
@@ -74,9 +73,9 @@ _RESPONSE_TYPE = b"application/vnd.sagemaker-triton.binary+json;json-header-size
 _MODELS = b"/models/"
 _MODEL = HttpEndpoint("model", "model-repository", frozenset({b"GET", b"HEAD", b"DELETE"}))
 _METHODS = frozenset({b"GET", b"HEAD", b"POST"})
-_ALL_MODELS = OwnTarget(Route(HttpEndpoint("models", "model-repository", _METHODS, Scope.FILTERED)))
+_ALL_MODELS = Route(HttpEndpoint("models", "model-repository", _METHODS, Scope.FILTERED))
 # The folder of a new model may be any, whatever its name is.
-_NEW_MODEL = OwnTarget(Route(HttpEndpoint("models", "model-repository", _METHODS, Scope.ALL)))
+_NEW_MODEL = Route(HttpEndpoint("models", "model-repository", _METHODS, Scope.ALL))
 _UNLOADS_STEPS = (
     "the models of its steps may be unloaded with a model: this needs the right to all models"
 )
@@ -118,7 +117,7 @@ class SageMakerModels:
     ) -> HttpExchange | None:
         """List all models, or load one."""
         if request.head.method == b"POST":
-            wanted = read_load_request(self._api.settings_body(request))
+            wanted = read_load_request(self._api.service.bodies.settings(request))
             loading = self._engine.ask(
                 LocalClient.register_model, name=wanted.model_name, url=wanted.url
             )
@@ -130,7 +129,7 @@ class SageMakerModels:
             models = [_document(*each) for each in visible(grant, found.items(), itemgetter(0))]
             connection.respond(200, (orjson.dumps({"models": models}),))
 
-        return self._api.respond_when_known(
+        return self._api.management.respond_when_known(
             connection, self._engine.ask(LocalClient.registered_models), respond
         )
 
@@ -151,7 +150,7 @@ class SageMakerModels:
             document = _document(route.model, found[route.model])
             connection.respond(200, (orjson.dumps(document),))
 
-        return self._api.respond_when_known(
+        return self._api.management.respond_when_known(
             connection, self._engine.ask(LocalClient.registered_models), respond
         )
 
@@ -166,7 +165,7 @@ class SageMakerModels:
             else:
                 connection.respond(200)
 
-        return self._api.run_task(connection, run())
+        return self._api.management.run_task(connection, run())
 
 
 def _document(name: str, url: str) -> dict[str, str]:
@@ -200,7 +199,7 @@ class SageMakerRoutes:
         if not (name or slash):
             return _NEW_MODEL if head.method == b"POST" else _ALL_MODELS
         if name and not slash:
-            return OwnTarget(Route(_MODEL, unquote(name, errors="surrogateescape")))
+            return Route(_MODEL, unquote(name, errors="surrogateescape"))
         if name and action == b"invoke":
             # The name is SageMaker's. What its client wrote, which a header has, is for the log.
             return HttpTarget(head.method, b"/v2/models/%b/%b" % (name, self._inference_type))

@@ -11,7 +11,6 @@ from pytriton.base.errors import InvalidArgumentError
 from pytriton.serving.server.cloud.api import (
     NOT_FOUND,
     HttpTarget,
-    OwnTarget,
     binary_type,
     infer_target,
 )
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytriton.serving.server.cloud.api import Translation
-    from pytriton.serving.server.http.reader import RequestHead
+    from pytriton.serving.server.http.request import RequestHead
     from pytriton.serving.server.options.endpoints import VertexAiOptions
 
 BINARY_TYPE = binary_type(b"vertex-ai")
@@ -118,7 +117,7 @@ def _redirected(head: RequestHead, redirect: bytes) -> Translation:
     if head.method != b"POST":
         return _PREDICT.not_allowed
     if redirect == _METRICS:
-        return OwnTarget(_METRICS_ROUTE)
+        return _METRICS_ROUTE
     target = b"/" + redirect
     if not _is_plain(redirect):
         return NOT_FOUND

@@ -111,9 +111,8 @@ class FrontEnd:
         # Called with the service and the ticket of each client that has left and has a ticket.
         self.on_client_left: Callable[[ClientService, Any], None] | None = None
         self._on_connections_changed = on_connections_changed
-        if on_connections_changed is not None:
-            self._http.connections.on_changed = on_connections_changed
-            self._grpc.connections.on_changed = on_connections_changed
+        self._http.connections.on_changed = on_connections_changed
+        self._grpc.connections.on_changed = on_connections_changed
 
     def set_options(self, options: ServerOptions) -> None:
         """Use other settings for the services whose clients are not taken yet."""

@@ -7,7 +7,7 @@ A region is a descriptor, which travels with the message about it.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pytriton.base.errors import UnavailableError
 from pytriton.runtime.transport.frontend_frames import (
@@ -24,16 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pytriton.serving.server.frontend.remote_client import RemoteClient
+    from pytriton.serving.server.frontend.session import FrontEndSession
     from pytriton.serving.server.shared_memory.shared_memory import LocalRegions
 
 _MAX_PER_MESSAGE = 100  # regions; Linux passes up to 253 descriptors with a message
-
-
-class RegionReader(Protocol):
-    """A front end, as the feed sees it."""
-
-    def send_regions(self, frame: RegionUpdate, descriptors: Sequence[int]) -> None:
-        """Send an update, with the descriptors of the added regions."""
 
 
 class _Updates:
@@ -51,23 +45,23 @@ class RegionFeed:
     def __init__(self, regions: LocalRegions, loop: asyncio.AbstractEventLoop) -> None:
         self.regions = regions
         self._loop = loop
-        self._readers: dict[RegionReader, _Updates] = {}
+        self._readers: dict[FrontEndSession, _Updates] = {}
         # Each with the updates that it waits for.
-        self._waiters: list[tuple[dict[RegionReader, int], asyncio.Future[None]]] = []
+        self._waiters: list[tuple[dict[FrontEndSession, int], asyncio.Future[None]]] = []
         regions.table.on_changed = self._on_changed
         regions.settled = self.settled
 
-    def add(self, reader: RegionReader) -> None:
+    def add(self, reader: FrontEndSession) -> None:
         """Send all regions to a new front end, and changes from now on."""
         self._readers[reader] = _Updates()
         self._send(reader, self.regions.table.all_regions(), ())
 
-    def remove(self, reader: RegionReader) -> None:
+    def remove(self, reader: FrontEndSession) -> None:
         """Forget a front end that has ended."""
         self._readers.pop(reader, None)
         self._tell_waiters()
 
-    def on_taken(self, reader: RegionReader, number: int) -> None:
+    def on_taken(self, reader: FrontEndSession, number: int) -> None:
         """Called when a front end has applied an update."""
         # Late reports of a front end that was removed are ignored.
         updates = self._readers.get(reader)
@@ -94,7 +88,7 @@ class RegionFeed:
                 waiter.set_result(None)
         self._waiters = waiting
 
-    def _is_open(self, reader: RegionReader, number: int) -> bool:
+    def _is_open(self, reader: FrontEndSession, number: int) -> bool:
         updates = self._readers.get(reader)
         return updates is not None and any(each <= number for each in updates.open)
 
@@ -105,7 +99,7 @@ class RegionFeed:
 
     def _send(
         self,
-        reader: RegionReader,
+        reader: FrontEndSession,
         added: Sequence[Region | DeviceRegion],
         removed: Sequence[str],
     ) -> None:
@@ -120,7 +114,7 @@ class RegionFeed:
 
     def _send_message(
         self,
-        reader: RegionReader,
+        reader: FrontEndSession,
         updates: _Updates,
         added: Sequence[Region | DeviceRegion],
         removed: Sequence[str],

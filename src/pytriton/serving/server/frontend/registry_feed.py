@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pytriton.base.errors import sendable_text
 from pytriton.base.sent_specs import encode_spec
@@ -17,19 +17,7 @@ if TYPE_CHECKING:
 
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ServedModel
-
-
-class RegistryReader(Protocol):
-    """A front end, as the feed sees it.
-
-    The feed changes `known_models`, and the reader changes `taken_epoch`. Sending does not wait.
-    """
-
-    known_models: set[int]  # the numbers of the models that were described to it
-    taken_epoch: int  # of the last registry that it uses
-
-    def send_registry(self, frame: Registry) -> None:
-        """Send a registry."""
+    from pytriton.serving.server.frontend.session import FrontEndSession
 
 
 class RegistryFeed:
@@ -50,7 +38,7 @@ class RegistryFeed:
         self._is_serving = is_serving
         self._loop = loop
         self._epoch = 1
-        self._readers: dict[RegistryReader, None] = {}
+        self._readers: dict[FrontEndSession, None] = {}
         self._numbers: dict[ServedModel, int] = {}
         self._next_number = itertools.count(1)
         self._is_due = False
@@ -59,12 +47,12 @@ class RegistryFeed:
         engine.on_changed = self._on_changed
         engine.settled = self.settled
 
-    def add(self, reader: RegistryReader) -> None:
+    def add(self, reader: FrontEndSession) -> None:
         """Send the registry to a new front end, now and when it changes."""
         self._readers[reader] = None
         self._send_to(reader, self._statuses())
 
-    def remove(self, reader: RegistryReader) -> None:
+    def remove(self, reader: FrontEndSession) -> None:
         """Forget a front end that has ended."""
         self._readers.pop(reader, None)
         self.on_taken()
@@ -131,7 +119,7 @@ class RegistryFeed:
             for number, model in self.models.items()
         ]
 
-    def _send_to(self, reader: RegistryReader, statuses: list[ModelStateRecord]) -> None:
+    def _send_to(self, reader: FrontEndSession, statuses: list[ModelStateRecord]) -> None:
         # Specifications are sent once; later registries only have states.
         reader.known_models &= self.models.keys()
         new = [number for number in self.models if number not in reader.known_models]

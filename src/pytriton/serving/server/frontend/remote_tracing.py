@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import sendable_text
 from pytriton.base.messages import ChunkOrigins, TraceOrigin
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytriton.base.messages import InferRequest
     from pytriton.base.model_spec import ModelSpec
     from pytriton.serving.engine.observers import Members, Run
+    from pytriton.serving.server.frontend.remote_client import RemoteClient
 
 # From this rate on, each front end counts its own requests, and those that are not selected cost
 # nothing more. At lower rates the core counts all of them: then every n-th is traced, whichever
@@ -25,18 +26,12 @@ _COUNTED_HERE = 64
 _OFF = -1
 
 
-class RateSource(Protocol):
-    """Knows the current settings."""
-
-    trace_rates: dict[str, int]  # see `TraceSettings.rates`; a new one after each change
-
-
 class RemoteTracing(Observer):
     """Selects requests, and tells the core what it has to know of them; see `Observer`."""
 
     reads_origins = True
 
-    def __init__(self, send: Callable[[TraceRefusal], None], source: RateSource) -> None:
+    def __init__(self, send: Callable[[TraceRefusal], None], source: RemoteClient) -> None:
         self._send = send
         self._source = source
         self._rates: dict[str, int] = {}

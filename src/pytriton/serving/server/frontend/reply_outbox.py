@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
-    from pytriton.base.messages import InferResponse, RequestCost, ResponseBurst
+    from pytriton.base.dtypes import Buffer
+    from pytriton.base.messages import (
+        InferResponse,
+        InferTensor,
+        OutputBurst,
+        RequestCost,
+        ResponseBurst,
+    )
     from pytriton.runtime.transport.channel import Payload
     from pytriton.runtime.transport.loop_channel import LoopChannel
 
@@ -60,19 +67,7 @@ class ReplyOutbox:
         if response is None:
             self._add(ReplyItem(call, None, is_final, index=index, cost=cost))
             return 0
-        payload = self._payload
-        if payload is None:
-            payload = self._payload = self._channel.payload()
-        refs = []
-        total = 0
-        for tensor in response.outputs:
-            size = len(tensor.data)
-            block, offset = payload.add((tensor.data,), size)
-            refs.append(
-                TensorRef(tensor.name, tensor.dtype.number, tensor.shape, offset, size, block)
-            )
-            total += size
-            self._bytes += size if not block else 0
+        refs = [self._place(each, each.data) for each in response.outputs]
         parameters = response.parameters
         item = ReplyItem(call, refs, is_final, parameters=parameters, index=index, cost=cost)
         if at_once:
@@ -80,7 +75,7 @@ class ReplyOutbox:
             self.flush()
         else:
             self._add(item)
-        return total
+        return sum(ref.size for ref in refs)
 
     def add_burst(self, call: int, burst: ResponseBurst) -> None:
         """Add many responses of a decoupled model.
@@ -90,18 +85,7 @@ class ReplyOutbox:
         """
         if not self._is_open:
             return
-        payload = self._payload
-        if payload is None:
-            payload = self._payload = self._channel.payload()
-        refs = []
-        for output in burst.outputs:
-            size = len(output.data)
-            block, offset = payload.add((output.data,), size)
-            number = output.dtype.number
-            refs.append(
-                TensorRef(output.name, number, output.shape, offset, size, block, output.sizes)
-            )
-            self._bytes += size if not block else 0
+        refs = [self._place(each, each.data, each.sizes) for each in burst.outputs]
         self._add(ReplyItem(call, refs, is_final=False, burst=burst.count))
 
     def add_error(
@@ -141,23 +125,26 @@ class ReplyOutbox:
         """
         if not self._is_open:
             return
-        payload = self._payload
-        if payload is None:
-            payload = self._payload = self._channel.payload()
         refs = []
         for column in outputs:
-            data = column.part(row, row + rows)
-            size = len(data)
-            block, offset = payload.add((data,), size)
-            ref = TensorRef(column.name, column.dtype.number, column.shape, offset, size, block)
-            if column.offsets:
-                ends = column.offsets[row : row + rows + 1]
-                ref.pieces = [end - start for start, end in pairwise(ends)]
-            refs.append(ref)
-            if not block:
-                self._bytes += size
+            ends = column.offsets[row : row + rows + 1]
+            sizes = [end - start for start, end in pairwise(ends)]
+            refs.append(self._place(column, column.part(row, row + rows), sizes))
         self._rows.append(RowsItem(call, first, end, refs, cost))
         self._flush_when_due()
+
+    def _place(
+        self, tensor: InferTensor | OutputBurst | Column, data: Buffer, sizes: Sequence[int] = ()
+    ) -> TensorRef:
+        """Add the bytes of a tensor to the next message."""
+        if self._payload is None:
+            self._payload = self._channel.payload()
+        size = len(data)
+        block, offset = self._payload.add((data,), size)
+        if not block:
+            self._bytes += size
+        number = tensor.dtype.number
+        return TensorRef(tensor.name, number, tensor.shape, offset, size, block, list(sizes))
 
     def flush(self) -> None:
         """Send the gathered replies now."""

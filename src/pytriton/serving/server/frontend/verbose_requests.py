@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.observers import Members, Run
     from pytriton.serving.server.grpc.api import GrpcApi
     from pytriton.serving.server.http.api import HttpApi
-    from pytriton.serving.server.http.reader import RequestHead
+    from pytriton.serving.server.http.request import RequestHead
 
 _monotonic_ns = time.monotonic_ns
 

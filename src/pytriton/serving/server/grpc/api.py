@@ -89,12 +89,12 @@ class GrpcApi:
         access: AccessControl | None = None,
         operations: Iterable[Operation] = OPERATIONS,
     ) -> None:
-        if shared_memory is None:
-            shared_memory = local_shared_memory(
-                engine, loop, is_allowed=options.allow_client_shared_memory
-            )
+        shared_memory = shared_memory or local_shared_memory(
+            engine, loop, is_allowed=options.allow_client_shared_memory
+        )
         self.connections: ConnectionSet[GrpcConnection] = ConnectionSet()
-        self.on_arrival: Callable[[CallHead], None] | None = None  # see `CallHandler`
+        # Called with the head of each call; None: nobody wants to know it.
+        self.on_arrival: Callable[[CallHead], None] | None = None
         self.tasks = BackgroundTasks(loop)
         self.work = CallWork(self.tasks, Background(loop, "grpc"), LoopBudget(loop), request_memory)
         self.unread = UnreadAnswers(loop)  # a front end has one for all of its ports

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import ServerError
 from pytriton.protocol.compression import compress
@@ -36,17 +36,14 @@ from pytriton.serving.server.grpc.call_state import ENDED, OPEN, TURN
 from pytriton.serving.server.grpc.call_work import SMALL_BYTES, CompressedSends
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.grpc import CallHead
-    from pytriton.protocol.http2 import Http2Connection
     from pytriton.protocol.http2.headers import Field
     from pytriton.serving.server.access.decisions import HeaderLookup
     from pytriton.serving.server.api.request_memory import MemoryLease
-    from pytriton.serving.server.api.turns import Turn
-    from pytriton.serving.server.grpc.call_work import CallWork
+    from pytriton.serving.server.grpc.connection import GrpcConnection
 
 # Smaller parts are joined, because a client may send each byte in a separate frame.
 _HELD_PART_BYTES = 64 << 10
@@ -61,41 +58,6 @@ _REFUSAL_DELAY_S = 0.05
 MESSAGES_PER_TURN = 128
 # Up to this size, a copy is cheaper than another buffer in the gathering write.
 _JOINED_BYTES = 32 << 10
-
-
-class CallConnection(Protocol):
-    """The parts of a connection that a call uses.
-
-    A call does not touch the transport, nor other calls. It may be called after it has ended, and
-    then sends nothing.
-    """
-
-    http2: Http2Connection
-    max_message_bytes: int
-    max_small_bytes: int  # for messages of methods without tensors or files
-    turn: Turn
-    work: CallWork
-
-    def set_buffer(self, stream_id: int, memory: memoryview | None) -> None:
-        """Read the rest of a large message into `memory`, if it is not None."""
-
-    def remove_call(self, call: GrpcCall) -> None:
-        """Remove a call that has ended."""
-
-    def replace_call(self, call: GrpcCall) -> None:
-        """Serve a stream with another call from now on."""
-
-    def fail_call(self, call: GrpcCall, error: Exception) -> None:
-        """End a call with the exception that was raised while it was served."""
-
-    def flush_soon(self) -> None:
-        """Schedule a write of the connection's output."""
-
-    def call_later(self, delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
-        """Schedule a callback."""
-
-    def resume_later(self, call: GrpcCall) -> None:
-        """Let a call process the data that it holds in the next turn of its connection."""
 
 
 class GrpcCall:
@@ -120,7 +82,7 @@ class GrpcCall:
         "waits",
     )
 
-    def __init__(self, connection: CallConnection, stream_id: int, head: CallHead) -> None:
+    def __init__(self, connection: GrpcConnection, stream_id: int, head: CallHead) -> None:
         self.connection = connection
         self.stream_id = stream_id
         self.head = head
@@ -455,7 +417,7 @@ class RefusedGrpcCall(GrpcCall):
         self,
         status: GrpcStatus,
         message: str,
-        connection: CallConnection,
+        connection: GrpcConnection,
         stream_id: int,
         head: CallHead,
         metadata: Sequence[Field] = (),

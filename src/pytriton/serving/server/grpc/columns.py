@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.api.gatherer import GatheredChunk, Gatherer
-    from pytriton.serving.server.grpc.call import CallConnection
+    from pytriton.serving.server.grpc.connection import GrpcConnection
     from pytriton.serving.server.grpc.guard import CallGuard
 
 MAX_MESSAGE_BYTES = 4096
@@ -76,7 +76,7 @@ class ColumnCall(GrpcCall):
 
     __slots__ = ("chunk", "gatherer", "index")
 
-    def __init__(self, connection: CallConnection, stream_id: int, head: CallHead) -> None:
+    def __init__(self, connection: GrpcConnection, stream_id: int, head: CallHead) -> None:
         # Only what such a call needs: the constructor of its base takes twice as long.
         self.connection = connection
         self.stream_id = stream_id
@@ -278,7 +278,7 @@ class ColumnTable(Generic[_Columns]):
         self.guard: CallGuard | None = None  # set by the owner; None: there is no policy
 
     def find(  # noqa: C901  one pass: each call would take 0.1 us
-        self, message: bytes, head: CallHead, connection: CallConnection
+        self, message: bytes, head: CallHead, connection: GrpcConnection
     ) -> tuple[ServedModel, _Columns, Sequence[bytes], RequestFields, bool] | None:
         """Read a request of a known layout; None: it takes the ordinary way, where `learn` is next.
 
@@ -433,13 +433,13 @@ class CallTable(ColumnTable[CallColumns]):
         self,
         engine: EngineClient,
         loop: asyncio.AbstractEventLoop,
-        begin_alone: Callable[[CallConnection, int, CallHead, ServedModel, InferRequest], GrpcCall],
+        begin_alone: Callable[[GrpcConnection, int, CallHead, ServedModel, InferRequest], GrpcCall],
     ) -> None:
         super().__init__(engine, loop, CallColumns, is_framed=True)
         self._begin_alone = begin_alone
 
     def take(
-        self, connection: CallConnection, stream_id: int, head: CallHead, framed: bytes
+        self, connection: GrpcConnection, stream_id: int, head: CallHead, framed: bytes
     ) -> GrpcCall | None:
         """Serve a request of a known layout; returns None if it has to take the ordinary way."""
         taken = self.find(framed, head, connection)

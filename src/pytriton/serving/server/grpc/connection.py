@@ -15,7 +15,7 @@ import math
 import time
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pytriton.base.errors import error_for_clients
 from pytriton.protocol.grpc import GrpcError, GrpcStatus, parse_call
@@ -31,7 +31,7 @@ from pytriton.protocol.http2 import (
     TrailersReceived,
     WriteResumed,
 )
-from pytriton.serving.server.api.http2_transport import FlushQueue, Http2Transport
+from pytriton.serving.server.api.http2_transport import Http2Transport
 from pytriton.serving.server.api.pace import Holder
 from pytriton.serving.server.api.shortage import TOO_SLOW
 from pytriton.serving.server.api.status import GRPC_STATUS
@@ -43,15 +43,9 @@ from pytriton.serving.server.process.event_loop import reader_of_parts, writer_o
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pytriton.protocol.grpc import CallHead
-    from pytriton.protocol.http2 import Event, Http2Connection
-    from pytriton.serving.server.api.shortage import UnreadAnswers
-    from pytriton.serving.server.api.turns import Turns
+    from pytriton.protocol.http2 import Event
+    from pytriton.serving.server.grpc.api import GrpcApi
     from pytriton.serving.server.grpc.call import GrpcCall
-    from pytriton.serving.server.grpc.call_work import CallWork
-    from pytriton.serving.server.options.server_options import ClientLimits as ServerLimits
-    from pytriton.serving.server.options.server_options import KeepaliveOptions
-    from pytriton.serving.server.process.clients import ConnectionSet
 
 READ_BYTES = 256 << 10
 
@@ -69,39 +63,12 @@ _SPARE_DEADLINES = 64  # of calls that have ended; more are forgotten together
 _TIMER_S = 0.001  # uvloop's timers count whole milliseconds, and may fire before their time
 
 
-class CallHandler(Protocol):
-    """The owner of connections, which opens their calls.
-
-    It does not touch the state of a connection: it only calls its public methods.
-    """
-
-    connections: ConnectionSet[GrpcConnection]
-    flushes: FlushQueue
-    keepalive: KeepaliveOptions
-    limits: ServerLimits
-    max_message_bytes: int
-    # Called with the head of each call; None: nobody wants to know it.
-    on_arrival: Callable[[CallHead], None] | None
-    read_buffer: memoryview
-    turns: Turns
-    unread: UnreadAnswers
-    work: CallWork
-
-    def make_http2(self, connection: GrpcConnection) -> Http2Connection:
-        """Returns the state of HTTP/2 for a connection that is being made."""
-
-    def open_call(
-        self, connection: GrpcConnection, stream_id: int, head: CallHead
-    ) -> GrpcCall | None:
-        """Returns the call that a head requests; None if it was answered already."""
-
-
 class GrpcConnection(Http2Transport, asyncio.Protocol):
     """The protocol object of one client's connection."""
 
     client_name = "gRPC"
 
-    def __init__(self, handler: CallHandler, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, handler: GrpcApi, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
             handler.make_http2(self),
             handler.limits,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.grpc import CallHead
     from pytriton.serving.engine.client import Answer, EngineClient
-    from pytriton.serving.server.grpc.call import CallConnection
+    from pytriton.serving.server.grpc.connection import GrpcConnection
 
 PACKAGE = "grpc.health.v1"
 SERVICE = f"{PACKAGE}.Health"
@@ -64,7 +64,7 @@ class CheckCall(UnaryCall):
     __slots__ = ("_service",)
 
     def __init__(
-        self, service: HealthService, connection: CallConnection, stream_id: int, head: CallHead
+        self, service: HealthService, connection: GrpcConnection, stream_id: int, head: CallHead
     ) -> None:
         super().__init__(connection, stream_id, head)
         self._service = service
@@ -89,7 +89,7 @@ class WatchCall(GrpcCall):
     __slots__ = ("_last_status", "_service")
 
     def __init__(
-        self, service: HealthService, connection: CallConnection, stream_id: int, head: CallHead
+        self, service: HealthService, connection: GrpcConnection, stream_id: int, head: CallHead
     ) -> None:
         super().__init__(connection, stream_id, head)
         self._service = service

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.access.decisions import Denial
-    from pytriton.serving.server.grpc.call import CallConnection
+    from pytriton.serving.server.grpc.connection import GrpcConnection
     from pytriton.serving.server.grpc.guard import CallGuard
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.shared_memory.known_requests import KnownRequest
@@ -104,7 +104,7 @@ class InferService:
 
     def begin_alone(
         self,
-        connection: CallConnection,
+        connection: GrpcConnection,
         stream_id: int,
         head: CallHead,
         model: ServedModel,
@@ -128,7 +128,7 @@ class InferService:
         return encoding_for_level(self.compression, head.accepted_encodings)
 
     def assembler(
-        self, head: CallHead, connection: CallConnection, *, is_stream: bool = False
+        self, head: CallHead, connection: GrpcConnection, *, is_stream: bool = False
     ) -> MessageAssembler:
         """Returns the assembler of a call's requests; large ones go to their model's memory."""
         allocate = self._allocate_buffer
@@ -266,7 +266,7 @@ class ModelInferCall(UnaryCall):
     )
 
     def __init__(
-        self, service: InferService, connection: CallConnection, stream_id: int, head: CallHead
+        self, service: InferService, connection: GrpcConnection, stream_id: int, head: CallHead
     ) -> None:
         super().__init__(connection, stream_id, head)
         self._service = service

@@ -23,7 +23,7 @@ from pytriton.serving.server.grpc.call_state import CLIENT
 if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.grpc import CallHead
-    from pytriton.serving.server.grpc.call import CallConnection
+    from pytriton.serving.server.grpc.connection import GrpcConnection
 
 PACKAGES = ("grpc.reflection.v1", "grpc.reflection.v1alpha")
 
@@ -158,7 +158,7 @@ class ReflectionCall(GrpcCall):
     __slots__ = ("_service",)
 
     def __init__(
-        self, service: ReflectionService, connection: CallConnection, stream_id: int, head: CallHead
+        self, service: ReflectionService, connection: GrpcConnection, stream_id: int, head: CallHead
     ) -> None:
         super().__init__(connection, stream_id, head)
         self._service = service

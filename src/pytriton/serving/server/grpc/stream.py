@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.api.gatherer import GatheredChunk, Gatherer, Iterations
-    from pytriton.serving.server.grpc.call import CallConnection
+    from pytriton.serving.server.grpc.connection import GrpcConnection
     from pytriton.serving.server.grpc.infer import InferService
 
 # With this many requests in flight, or this much in responses that wait for earlier ones, further
@@ -88,7 +88,7 @@ class StreamInferCall(GrpcCall):
         self,
         service: InferService,
         columns: StreamColumnTable,
-        connection: CallConnection,
+        connection: GrpcConnection,
         stream_id: int,
         head: CallHead,
     ) -> None:

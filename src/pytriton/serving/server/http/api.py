@@ -50,7 +50,7 @@ from pytriton.serving.server.http.infer import (
     respond_server_error,
 )
 from pytriton.serving.server.http.management import ManagementEndpoints, answer_errors
-from pytriton.serving.server.http.reader import SIZE_HINT
+from pytriton.serving.server.http.request import SIZE_HINT, Resolved
 from pytriton.serving.server.http.routes import (
     INFERENCES,
     WITH_LARGE_BODIES,
@@ -71,14 +71,10 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.server.access.control import AccessControl, Grant
     from pytriton.serving.server.access.decisions import Client
-    from pytriton.serving.server.api.background import Background
     from pytriton.serving.server.api.request_memory import RequestMemory
-    from pytriton.serving.server.codec.pool import CodecPool
     from pytriton.serving.server.http.bodies import Deferred, ReadInfer
-    from pytriton.serving.server.http.columns import FormTable
     from pytriton.serving.server.http.connection import HttpConnection, HttpRefusal
-    from pytriton.serving.server.http.reader import HttpRequest, RequestHead
-    from pytriton.serving.server.http.region_forms import RegionForms
+    from pytriton.serving.server.http.request import HttpRequest, RequestHead
     from pytriton.serving.server.operations.operation import Operation
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
@@ -93,25 +89,6 @@ def unread_kind(status: int, message: str) -> type[ServerError]:
     return (
         TooLargeError if message.endswith(SIZE_HINT) else _UNREAD.get(status, InvalidArgumentError)
     )
-
-
-class Resolved:
-    """The handler and the route of allowed requests with one head."""
-
-    __slots__ = ("forms", "handler", "layout", "principal", "route")
-
-    def __init__(
-        self,
-        handler: Callable[..., HttpExchange | None],
-        route: Route,
-        layout: BodyLayout | RequestPath = RequestPath.HEADERS,
-    ) -> None:
-        self.handler = handler
-        self.route = route
-        # How the body is read; otherwise why such requests always take the ordinary way.
-        self.layout = layout
-        self.forms: FormTable | RegionForms | None = None  # those that were learned for the model
-        self.principal = ""  # who sends such requests; empty: nobody that the server knows
 
 
 class OtherApi(Protocol):
@@ -135,8 +112,6 @@ class HttpApi(HttpHandler):
         engine: EngineClient,
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
-        background: Background | None = None,
-        codec: CodecPool | None = None,
         shared_memory: ClientSharedMemory | None = None,
         request_memory: RequestMemory | None = None,
         access: AccessControl | None = None,
@@ -161,38 +136,27 @@ class HttpApi(HttpHandler):
             recording_token=options.page.token,
             access=access,
         )
+        self._access = access
         if access is not None:
-            # An attribute hides the method, so that servers without a policy do not ask for one.
-            vars(self)["handle"] = partial(self._handle_guarded, access)
             access.on_changed.append(self.forget_heads)
-        self._bodies = Bodies(
-            loop,
-            self.tasks,
-            options.limits.http_max_input_bytes,
-            background,
-            codec,
-            self.request_memory,
-        )
+        most = options.limits.http_max_input_bytes
+        self._bodies = Bodies(loop, self.tasks, most, self.request_memory)
         pattern = options.http_header_forward_pattern
         self.is_timed = engine.observers.reads_origins
         headers = HeaderUse(pattern) if pattern or self.is_timed else None
-        if shared_memory is None:
-            shared_memory = local_shared_memory(
-                engine, loop, is_allowed=options.allow_client_shared_memory
-            )
+        shared_memory = shared_memory or local_shared_memory(
+            engine, loop, is_allowed=options.allow_client_shared_memory
+        )
         self.service = EngineService(engine, headers, self._bodies, shared_memory)
         self._learner = FormLearner(self.service, loop)
         desk = Desk(engine, options.id, shared_memory)
-        management = ManagementEndpoints(desk, self._bodies, self.tasks)
         # Other APIs on this port answer by these, too.
-        self.respond_when_known = management.respond_when_known
-        self.run_task = management.run_task
-        self.settings_body = self._bodies.settings
+        self.management = ManagementEndpoints(desk, self._bodies, self.tasks)
         self._handlers: dict[str, Callable[..., HttpExchange | None]] = {
             "infer": self._infer,
             "generate": self._generate,
             "generate_stream": self._generate_stream,
-            **management.handlers(operations),
+            **self.management.handlers(operations),
         }
 
     def body_memory(self, head: RequestHead, client: Client) -> memoryview:
@@ -214,17 +178,6 @@ class HttpApi(HttpHandler):
             route.endpoint.api, route.subject, head.headers.get, client, is_counted=False
         )
         return not isinstance(decision, Denial)
-
-    def _handle_guarded(
-        self, access: AccessControl, connection: HttpConnection, request: HttpRequest
-    ) -> HttpExchange | None:
-        """Answer a request; what was decided about its head before may not be true any more."""
-        head = request.head
-        if head.resolved is not None and not access.is_current(head.grant, connection):
-            # A request of another client that began with the same bytes may not be answered yet,
-            # and the head says whose it is.
-            request.head = msgspec.structs.replace(head, resolved=None, grant=None)
-        return HttpApi.handle(self, connection, request)
 
     def route_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:
         """Returns why a request may have no large body: only tensors and files are large."""
@@ -253,20 +206,17 @@ class HttpApi(HttpHandler):
         if self.on_arrival is not None:
             self.on_arrival(request.head)
         # A head that was seen before, byte for byte, is routed and authorised already: 1 us less.
-        resolved: Resolved | None = request.head.resolved
-        if resolved is None:
-            resolved = request.head.resolved = self._resolve(connection, request.head)
+        resolved = request.head.resolved
+        if resolved is None or (
+            self._access is not None and not self._access.is_current(request.head.grant, connection)
+        ):
+            resolved = self._resolve_anew(connection, request)
             if resolved is None:
                 return None
-            if request.head.grant is not None:
-                resolved.principal = request.head.grant.name
         try:
             forms = resolved.forms
             if forms is not None:
-                layout: Any = resolved.layout  # a `BodyLayout`
-                exchange = forms.take(
-                    connection, request, resolved.route, layout, resolved.principal
-                )
+                exchange = forms.take(connection, request, resolved)
                 if exchange is not None:
                     return exchange
             connection.turn.spend(REQUEST_UNITS)
@@ -292,6 +242,18 @@ class HttpApi(HttpHandler):
             kind = unread_kind(status, message)
             note_unread(self._engine, kind, message, route.model, route.version)
         return super().on_unread(head, status, message)
+
+    def _resolve_anew(self, connection: HttpConnection, request: HttpRequest) -> Resolved | None:
+        """Find out what answers a request, and keep it with its head."""
+        head = request.head
+        if head.resolved is not None:
+            # It is not true any more. A request of another client that began with the same bytes
+            # may not be answered yet, and the head says whose it is.
+            head = request.head = msgspec.structs.replace(head, resolved=None, grant=None)
+        resolved = head.resolved = self._resolve(connection, head)
+        if resolved is not None and head.grant is not None:
+            resolved.principal = head.grant.name
+        return resolved
 
     def _resolve(self, connection: HttpConnection, head: RequestHead) -> Resolved | None:
         """Find the method that answers an allowed request; otherwise respond with an error."""
@@ -349,7 +311,8 @@ class HttpApi(HttpHandler):
         exchange = kind(self.service, model, route.version, connection)
         reading = self._bodies.infer(request, model)
         if isinstance(reading, tuple):
-            resolved: Resolved = request.head.resolved
+            resolved = request.head.resolved
+            assert resolved is not None
             if isinstance(resolved.layout, BodyLayout):
                 reading[0].model_version = route.version
                 resolved.forms = self._learner.learn(model, *reading, request.body, resolved.layout)

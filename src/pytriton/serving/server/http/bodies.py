@@ -17,8 +17,7 @@ from pytriton.protocol.generate import parse_generate
 from pytriton.protocol.kserve_json import parse_header_length, parse_infer
 from pytriton.protocol.repository import read_load
 from pytriton.serving.server.api.background import MEDIUM_BYTES, SMALL_BYTES, Background, LoopBudget
-from pytriton.serving.server.api.request_memory import RequestMemory
-from pytriton.serving.server.http.reader import LARGE_BODY_BYTES, SMALL_BODY, private_memory
+from pytriton.serving.server.http.request import LARGE_BODY_BYTES, SMALL_BODY, private_memory
 
 Answer = TypeVar("Answer")
 
@@ -32,9 +31,10 @@ if TYPE_CHECKING:
     from pytriton.protocol.kserve_json import OutputFormat
     from pytriton.protocol.repository import LoadOverrides
     from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.server.api.request_memory import RequestMemory
     from pytriton.serving.server.codec import pool
     from pytriton.serving.server.codec.pool import CodecPool
-    from pytriton.serving.server.http.reader import HttpRequest
+    from pytriton.serving.server.http.request import HttpRequest
 
     ReadInfer = tuple[InferRequest, OutputFormat]
     Deferred: TypeAlias = Callable[[], Awaitable[Answer]]
@@ -54,15 +54,13 @@ class Bodies:
         loop: asyncio.AbstractEventLoop,
         tasks: BackgroundTasks,
         max_bytes: int,
-        background: Background | None = None,
-        codec: CodecPool | None = None,
-        memory: RequestMemory | None = None,
+        memory: RequestMemory,
     ) -> None:
-        self._memory = RequestMemory() if memory is None else memory
+        self._memory = memory
         self._tasks = tasks
-        self._background = background or Background(loop, "http")
+        self._background = Background(loop, "http")
         self._loop = loop
-        self._open_codec = codec
+        self._open_codec: CodecPool | None = None
         self._max_bytes = max_bytes
         self._loop_budget = LoopBudget(loop)
 

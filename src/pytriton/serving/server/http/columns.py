@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.api.gatherer import GatheredChunk, Gatherer
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.infer import EngineService
-    from pytriton.serving.server.http.reader import HttpRequest, RequestHead
+    from pytriton.serving.server.http.request import HttpRequest, RequestHead, Resolved
     from pytriton.serving.server.http.routes import Route
 
 MAX_BODY_BYTES = 4096
@@ -238,29 +238,28 @@ class FormTable:
         self,
         connection: HttpConnection,
         request: HttpRequest,
-        route: Route,
-        layout: BodyLayout,
-        principal: str,
+        resolved: Resolved,
     ) -> HttpExchange | None:
         """Serve a request; returns None, and has done nothing, if it takes the ordinary way."""
-        engine, spec = self._engine, self.spec
+        engine = self._engine
+        route = resolved.route
         model = engine.lookup(route.model, route.version)
         # A model that was replaced may have other inputs: its requests are learned anew.
-        if model.spec is not spec:
+        if model.spec is not self.spec:
             return None
-        found = self._read(request.body, layout)
+        found = self._read(request.body, resolved.layout)
         if found is None:
             return None
         columns, inputs, fields = found
-        layout.last = columns
-        if principal:
-            fields = fields.with_principal(principal)
+        resolved.layout.last = columns
+        if resolved.principal:
+            fields = fields.with_principal(resolved.principal)
         gatherer = columns.gatherer
         gatherer.count()
         if gatherer.is_alone(model):
             return columns.begin_alone(connection, request, route, model, inputs, fields)
         # A chunk does not pass through the engine, which refuses requests of an exiting server.
-        if engine.is_exiting or (self.passes is not None and not self.passes(spec)):
+        if engine.is_exiting or (self.passes is not None and not self.passes(self.spec)):
             return None
         chunk, index = gatherer.add(model, inputs, connection, fields)
         return ColumnExchange(gatherer, chunk, index)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.serving.server.api.turns import Turn
     from pytriton.serving.server.http.handler import HttpExchange, HttpHandler
-    from pytriton.serving.server.http.reader import HttpRequest, RequestHead
+    from pytriton.serving.server.http.request import HttpRequest, RequestHead
 
 logger = logging.getLogger(__name__)
 
@@ -254,4 +254,13 @@ class HttpConnection:
 
     def end_stream(self) -> None:
         """End a streamed response."""
+        if self._current is None:
+            return
+        if self.watched is not None:
+            self._take_watched().end_stream()
+        self._is_streaming = False
+        self._send_stream_end(self._current.head)
+
+    def _send_stream_end(self, head: RequestHead) -> None:
+        """Tell the client that a streamed response to a request with this head is complete."""
         raise NotImplementedError

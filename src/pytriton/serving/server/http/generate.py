@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.infer import EngineService
-    from pytriton.serving.server.http.reader import RequestHead
+    from pytriton.serving.server.http.request import RequestHead
 
 _EVENT_TYPE = EVENT_STREAM.encode()
 

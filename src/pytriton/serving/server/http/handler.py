@@ -2,7 +2,8 @@
 """The interface between a connection and the code that answers its requests.
 
 A port has one handler, which all of its connections share. It answers a request at once, or returns
-the exchange that will answer it.
+the exchange that will answer it. It has one timer of each kind for all of them, so that requests
+set none.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from pytriton.serving.server.http.connection import HttpRefusal, plain_refusal
 from pytriton.serving.server.http.http1_connection import READ_BYTES, Http1Connection
 from pytriton.serving.server.http.http2_connection import Http2ServerConnection, http2_limits
 from pytriton.serving.server.http.http2_stream import Http2Stream
-from pytriton.serving.server.http.reader import (
+from pytriton.serving.server.http.request import (
     SIZE_HINT,
     SMALL_BODY,
     HttpRequest,
     RequestHead,
     private_memory,
 )
-from pytriton.serving.server.http.timeouts import IdleWatch, ProgressWatch
 from pytriton.serving.server.process.clients import ConnectionSet
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Collection
 
     from pytriton.serving.server.access.decisions import Client
     from pytriton.serving.server.api.origins import OriginPolicy
@@ -37,9 +38,16 @@ if TYPE_CHECKING:
     from pytriton.serving.server.options.server_options import ClientLimits
 
 
+HttpClient = Http1Connection | Http2ServerConnection
+
 _BAD_REQUEST = 400
 # Names of limits in metrics, by the status of a refusal; others count their own refusals.
 _LIMITS = {408: "http_request_time", 431: "http_header_bytes"}
+
+CHECK_INTERVAL_S = 1.0
+# An idle connection is closed after the timeout, or up to this fraction of it later.
+CHECKS_PER_TIMEOUT = 10
+MAX_IDLE_INTERVAL_S = 60.0
 
 
 class HttpExchange:
@@ -61,23 +69,87 @@ class HttpExchange:
 
 
 class PendingExchange(HttpExchange):
-    """A request whose body is being read in the background, and the exchange that answers it."""
+    """A request whose body is being read in the background, and the exchange that answers it.
 
-    __slots__ = ("_exchange", "_task")
+    That may be known only when the body was read.
+    """
 
-    def __init__(self, exchange: HttpExchange, task: asyncio.Task[None]) -> None:
-        self._exchange = exchange
-        self._task = task
+    __slots__ = ("exchange", "task")
+
+    def __init__(self, exchange: HttpExchange, task: asyncio.Task[None] | None = None) -> None:
+        self.exchange = exchange
+        self.task = task
 
     def abandon(self) -> None:
-        self._task.cancel()
-        self._exchange.abandon()
+        if self.task is not None:
+            self.task.cancel()
+        self.exchange.abandon()
 
     def pause(self) -> None:
-        self._exchange.pause()
+        self.exchange.pause()
 
     def resume(self) -> None:
-        self._exchange.resume()
+        self.exchange.resume()
+
+
+class ProgressWatch:
+    """Checks connections once a second while there are any to check."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._watched: dict[HttpClient, None] = {}
+        self._has_timer = False
+
+    def add(self, connection: HttpClient) -> None:
+        """Check a connection periodically until `check_progress` returns False."""
+        self._watched[connection] = None
+        if not self._has_timer:
+            self._has_timer = True
+            self._loop.call_later(CHECK_INTERVAL_S, self._check)
+
+    def discard(self, connection: HttpClient) -> None:
+        self._watched.pop(connection, None)
+
+    def __len__(self) -> int:
+        return len(self._watched)
+
+    def _check(self) -> None:
+        now = self._loop.time()
+        for connection in list(self._watched):
+            if not connection.check_progress(now):
+                self._watched.pop(connection, None)
+        self._has_timer = bool(self._watched)
+        if self._has_timer:
+            self._loop.call_later(CHECK_INTERVAL_S, self._check)
+
+
+class IdleWatch:
+    """Checks all connections periodically, so that requests need not read the clock."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        connections: Collection[HttpClient],
+        timeout_s: float,
+    ) -> None:
+        self._loop = loop
+        self._connections = connections
+        self._interval_s = min(timeout_s / CHECKS_PER_TIMEOUT, MAX_IDLE_INTERVAL_S)
+        self._has_timer = False
+
+    def start(self) -> None:
+        """Check the connections as long as there are any; never if the timeout is 0."""
+        if not self._has_timer and self._interval_s:
+            self._has_timer = True
+            self._loop.call_later(self._interval_s, self._check)
+
+    def _check(self) -> None:
+        self._has_timer = False
+        now = self._loop.time()
+        for connection in list(self._connections):
+            connection.check_idle(now)
+        if self._connections:
+            self.start()
 
 
 class HttpHandler:
@@ -102,7 +174,7 @@ class HttpHandler:
         self.unread = UnreadAnswers(loop)  # a front end has one for all of its ports
         self.refusals: Counter[str] = Counter()  # by the limit that a request exceeded
         self.loop = loop
-        self.connections: ConnectionSet[Http1Connection | Http2ServerConnection] = ConnectionSet()
+        self.connections: ConnectionSet[HttpClient] = ConnectionSet()
         # All connections share it: what is read is parsed, or copied, before the next read.
         self.read_buffer = memoryview(bytearray(READ_BYTES))
         self.cached_heads: dict[bytes, RequestHead] = {}

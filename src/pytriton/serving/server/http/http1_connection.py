@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytriton.serving.server.api.pace import LINGER_S, Holder
+from pytriton.serving.server.api.pace import LINGER_S, Holder, InputTimer, OutputTimer
 from pytriton.serving.server.api.shortage import TOO_SLOW
 from pytriton.serving.server.api.turns import Turn
 from pytriton.serving.server.http.connection import (
@@ -27,13 +27,8 @@ from pytriton.serving.server.http.connection import (
     body_headers,
     plain_refusal,
 )
-from pytriton.serving.server.http.reader import (
-    LARGE_BODY_BYTES,
-    HttpRequest,
-    RequestHead,
-    RequestReader,
-)
-from pytriton.serving.server.http.timeouts import ClientTimeouts, Decision
+from pytriton.serving.server.http.reader import RequestReader
+from pytriton.serving.server.http.request import LARGE_BODY_BYTES, HttpRequest, RequestHead
 from pytriton.serving.server.process.event_loop import has_unread, writer_of_parts
 
 if TYPE_CHECKING:
@@ -93,45 +88,37 @@ BINARY_RESPONSE = b"%bContent-Type: %b\r\n%bContent-Length: %%d\r\n\r\n%%b" % (
 )
 
 
-def encode_refusal(answer: HttpRefusal, headers: bytes = b"") -> bytes:
-    """Returns the last response on a connection; `headers` are further lines."""
-    return b"%bContent-Type: %b\r\n%bConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (
-        STATUS_LINES[answer.status],
-        JSON_TYPE,
-        headers + answer.headers,
-        len(answer.body),
-        answer.body,
-    )
-
-
 def response_head(
-    status: int, content_type: bytes, headers: bytes, size: int, *, closes: bool, is_http_10: bool
+    status: int,
+    content_type: bytes,
+    headers: bytes,
+    size: int | None,
+    *,
+    closes: bool,
+    is_http_10: bool = False,
 ) -> bytes:
-    """Returns the head of a response with `size` bytes; `headers` are whole lines."""
+    """Returns the head of a response with `size` bytes; `headers` are whole lines.
+
+    Without a size it is chunked; in HTTP 1.0, the end of the connection is that of the response.
+    """
     if closes:
         headers += b"Connection: close\r\n"
     elif is_http_10:
         headers += b"Connection: keep-alive\r\n"
     if status == NO_CONTENT:  # RFC 9110, 8.6: it has no length
         return b"%b%b\r\n" % (STATUS_LINES[status], headers)
-    text = b"%bContent-Type: %b\r\n%bContent-Length: %d\r\n\r\n"
-    return text % (STATUS_LINES[status], content_type, headers, size)
+    if size is not None:
+        headers += b"Content-Length: %d\r\n" % size
+    elif not is_http_10:
+        headers += b"Transfer-Encoding: chunked\r\n"
+    return b"%bContent-Type: %b\r\n%b\r\n" % (STATUS_LINES[status], content_type, headers)
 
 
-def stream_head(
-    status: int, content_type: bytes, headers: bytes, *, closes: bool, is_chunked: bool
-) -> bytes:
-    """Returns the head of a response of unknown length; `headers` are whole lines.
-
-    If it is not chunked, the end of the connection is the end of the response.
-    """
-    return b"%bContent-Type: %b\r\n%b%b%b\r\n" % (
-        STATUS_LINES[status],
-        content_type,
-        headers,
-        b"Transfer-Encoding: chunked\r\n" if is_chunked else b"",
-        b"Connection: close\r\n" if closes else b"",
-    )
+def encode_refusal(answer: HttpRefusal, headers: bytes = b"") -> bytes:
+    """Returns the last response on a connection; `headers` are further lines."""
+    headers += answer.headers
+    head = response_head(answer.status, JSON_TYPE, headers, len(answer.body), closes=True)
+    return head + answer.body
 
 
 class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
@@ -159,6 +146,7 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
             self.turn,
             is_timed=handler.is_timed,
         )
+        self._body = self._reader.body
         self._is_reading_paused = False
 
         # Responding, in order
@@ -168,8 +156,10 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         # Whether the next request waits: for those before it, for the client, or for other clients.
         self._is_behind = False
 
-        self._timeouts = ClientTimeouts(handler.limits)
+        self._input_timer = InputTimer(handler.limits)
+        self._output_timer = OutputTimer(handler.limits)
         self._was_used = False  # since the last check for idle connections
+        self._used_s = 0.0  # when that was checked and it was, or the client has connected
         self._unread_bytes = 0  # of answers that the client has not read, as they were counted
         self._unsent_bytes = self._read_bytes = 0  # of these, what is left; what was read of all
         self._on_lost: asyncio.Future[None] | None = None
@@ -192,7 +182,7 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         self._transport = transport
         self._write_parts = writer_of_parts(transport)
         self._handler.connections.add(self)
-        self._timeouts.begin(self._loop.time())
+        self._used_s = self._loop.time()
         self._handler.watch.add(self)
         self._handler.idle_watch.start()
 
@@ -210,20 +200,19 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         return False
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._reader.large_body is not None:
-            return self._reader.get_buffer()
-        return self._handler.read_buffer
+        if self._body.memory is None:
+            return self._handler.read_buffer
+        return self._body.memory[self._body.size :]
 
     def buffer_updated(self, nbytes: int) -> None:
         reader = self._reader
-        if reader.large_body is not None:
+        if self._body.memory is not None:
             reader.buffer_updated(nbytes)
         elif not reader.is_over:
             reader.feed(bytes(self._handler.read_buffer[:nbytes]))
         if reader.is_mid_request and not reader.is_over:
-            self._timeouts.on_part(reader, nbytes, self._loop.time())
             self._handler.watch.add(self)
-            if reader.large_body is None:
+            if self._body.memory is None:
                 reader.count_part(nbytes)
 
     def pause_writing(self) -> None:
@@ -342,10 +331,10 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
     def _send_stream_head(
         self, head: RequestHead, status: int, content_type: bytes, headers: bytes
     ) -> None:
-        closes = self._closes_after_stream(head)
-        is_chunked = not head.is_http_10
-        text = stream_head(status, content_type, headers, closes=closes, is_chunked=is_chunked)
-        self._transport.write(text)
+        closes, is_http_10 = self._closes_after_stream(head), head.is_http_10
+        self._transport.write(
+            response_head(status, content_type, headers, None, closes=closes, is_http_10=is_http_10)
+        )
 
     def stream(self, part: bytes) -> None:
         """Send a part of a streamed response; an empty part is ignored."""
@@ -358,16 +347,10 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
             part = b"%x\r\n%b\r\n" % (len(part), part)
         self._transport.write(part)
 
-    def end_stream(self) -> None:
-        request = self._current
-        if request is None:
-            return
-        if self.watched is not None:
-            self._take_watched().end_stream()
-        self._is_streaming = False
-        if not request.head.is_http_10:
+    def _send_stream_end(self, head: RequestHead) -> None:
+        if not head.is_http_10:
             self._transport.write(b"0\r\n\r\n")
-        self._end_exchange(closes=self._closes_after_stream(request.head))
+        self._end_exchange(closes=self._closes_after_stream(head))
 
     def _closes_after_stream(self, head: RequestHead) -> bool:
         is_last = self._closes_when_idle and not self._waiting
@@ -399,7 +382,6 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
                 self._handle(item)
             elif isinstance(item, Expectation):
                 self._transport.write(CONTINUE)
-                self._timeouts.restart_reading(self._loop.time())
             else:
                 self._send_refusal(item)
         self._is_processing_scheduled = False
@@ -422,7 +404,6 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
     def _resume_reading(self) -> None:
         if self._is_reading_paused and self._state in (_OPEN, _LINGERING):
             self._is_reading_paused = False
-            self._timeouts.restart_reading(self._loop.time())
             self._transport.resume_reading()
 
     # Turns
@@ -443,7 +424,6 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
             return
         reader.read_rest()
         if reader.is_mid_request and not reader.is_over:
-            self._timeouts.on_part(reader, 0, self._loop.time())
             self._handler.watch.add(self)
         if self._state is _OPEN:
             self._read_on()
@@ -473,7 +453,7 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         # lost.
         self._transport.write_eof()
         self._become(_LINGERING)
-        self._timeouts.restart_reading(self._loop.time())
+        self._loop.call_later(LINGER_S, self.close)
         self._resume_reading()
         self._watch_writing()
 
@@ -489,12 +469,12 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
     def close_when_idle(self) -> None:
         """Close the connection once all complete requests are answered."""
         self._reader.stop()
-        if self._waiting and isinstance(self._waiting[-1], Expectation):
+        if self._is_held_back:
             self._waiting.pop()  # its body would not be read
         if self._current is None and not self._waiting:
             self.close()
         else:
-            self._closes_when_idle = self._has_one_way = True
+            self.close_after_answer()
 
     def begin_shutdown(self) -> None:
         """Do nothing: whatever a client still asks is answered, and `end` follows."""
@@ -520,7 +500,6 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
 
     def _watch_writing(self) -> None:
         self.count_unread()
-        self._timeouts.begin_writing(self._unsent_bytes, self._loop.time())
         self._handler.watch.add(self)
 
     def count_unread(self) -> Holder:
@@ -550,12 +529,16 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         self._transport.abort()
         self._end_counting()
 
+    @property
+    def _is_held_back(self) -> bool:
+        """Whether the client waits for `100 Continue`, and so does not stall."""
+        return bool(self._waiting) and isinstance(self._waiting[-1], Expectation)
+
     def uploads(self) -> Iterator[Holder]:
         """Returns the requests that take memory until their client sends or reads more."""
-        reader = self._reader
-        is_held_back = bool(self._waiting) and isinstance(self._waiting[-1], Expectation)
-        if reader.held_bytes and not (self._is_reading_paused or is_held_back):
-            yield Holder(self, reader.held_bytes, reader.held_bytes, self._end_upload)
+        held_bytes = self._body.held_bytes
+        if held_bytes and not (self._is_reading_paused or self._is_held_back):
+            yield Holder(self, held_bytes, held_bytes, self._end_upload)
         elif self._waiting_bytes > LARGE_BODY_BYTES and self.is_writing_paused:
             unread = self.count_unread()
             yield Holder((self, "waiting"), self._waiting_bytes, unread.moved, unread.end)
@@ -566,13 +549,11 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
 
     def check_progress(self, now: float) -> bool:
         """Close the connection if the client stalls; returns whether to continue checking."""
-        if self._state is _LINGERING and self._timeouts.reading_stalled_s(now) > LINGER_S:
-            self.close()
         is_writing = self.is_writing_paused or self._state is not _OPEN
         if is_writing and self._unread_bytes:
             self.count_unread()
-        unsent_bytes = self._transport.get_write_buffer_size()
-        if is_writing and self._timeouts.is_write_stalled(unsent_bytes, now):
+        unsent_bytes = self._transport.get_write_buffer_size() if is_writing else None
+        if self._output_timer.is_overdue(now, unsent_bytes):
             logger.info("HTTP client read no responses for too long: connection closed")
             self._transport.abort()
             return False
@@ -580,28 +561,28 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         return is_writing or is_reading
 
     def _check_reading(self, now: float) -> bool:
-        reader, timeouts = self._reader, self._timeouts
-        # A client that waits for `100 Continue` does not stall: the server has not answered yet.
-        is_held_back = bool(self._waiting) and isinstance(self._waiting[-1], Expectation)
-        if self._is_reading_paused or is_held_back:  # the client cannot or need not send now
-            timeouts.restart_reading(now)
-        was_used = self._was_used or self._current is not None
-        decision = timeouts.check_reading(reader, now, was_used=was_used)
-        if decision is Decision.REFUSE:
-            timeout_s = timeouts.timeout_s(reader)
+        reader, limits = self._reader, self._handler.limits
+        # The client cannot or need not send now while it waits for the server.
+        is_waited_for = not (self._is_reading_paused or self._is_held_back)
+        if self._input_timer.is_overdue(now, reader.incomplete_input() if is_waited_for else None):
+            is_head = reader.is_in_head
+            timeout_s = limits.header_timeout_s if is_head else limits.body_stall_timeout_s
             reader.stop()
             self.on_refusal(408, f"no progress of the request for {timeout_s:g} seconds")
-        elif decision is Decision.END and not has_unread(self._transport):
+            return True
+        is_late = reader.is_new and now - self._used_s > limits.header_timeout_s
+        if is_late and not has_unread(self._transport):
             logger.info("HTTP client connected and sent no request: connection closed")
             self._linger()
-        return decision is not Decision.NOTHING
+        return reader.is_new or (reader.is_mid_request and not reader.is_over)
 
     def check_idle(self, now: float) -> None:
         """Close the connection if it had no request for too long, and no data is unread."""
         is_busy = self._current is not None or bool(self._waiting) or self._reader.is_mid_request
-        is_in_use, self._was_used = self._was_used or is_busy, False
-        if (
-            self._timeouts.is_idle(now, is_in_use=is_in_use)
+        if self._was_used or is_busy:
+            self._used_s, self._was_used = now, False
+        elif (
+            now - self._used_s > self._handler.limits.http_idle_timeout_s
             and self._state is _OPEN
             and not has_unread(self._transport)
         ):

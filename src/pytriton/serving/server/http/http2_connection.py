@@ -39,13 +39,12 @@ from pytriton.serving.server.http.http2_stream import (
     field_refusal,
     request_head,
 )
-from pytriton.serving.server.http.reader import (
+from pytriton.serving.server.http.request import (
     LARGE_BODY_BYTES,
     HttpRequest,
     head_refusal,
     size_refusal,
 )
-from pytriton.serving.server.http.timeouts import ClientTimeouts
 from pytriton.serving.server.process.event_loop import has_unread, reader_of_parts, writer_of_parts
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from pytriton.protocol.http2 import Event
     from pytriton.serving.server.http.handler import HttpHandler
     from pytriton.serving.server.http.http2_stream import Http2Stream
-    from pytriton.serving.server.http.reader import RequestHead
+    from pytriton.serving.server.http.request import RequestHead
     from pytriton.serving.server.options.server_options import ClientLimits
 
 logger = logging.getLogger(__name__)
@@ -101,10 +100,9 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
         self._streams: dict[int, Http2Stream] = {}  # of requests that are not answered
         self._held: deque[Http2Stream] = deque()  # of these, the ones that nobody handles yet
         self._is_busy = False  # within events or a flush: what is answered then is written after it
-        self._timeouts = ClientTimeouts(handler.limits)
         self._is_new = True  # there was no request yet
         self._was_used = False  # since the last check for idle connections
-        self._began_s = 0.0
+        self._used_s = 0.0  # when that was checked and there was one, or the client has connected
 
     def __repr__(self) -> str:
         return f"<Http2ServerConnection {len(self._streams)} requests, {self.http2!r}>"
@@ -116,8 +114,7 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
         self._write_parts = writer_of_parts(transport)
         self._read_parts = reader_of_parts(transport)
         self.handler.connections.add(self)
-        self._began_s = self._loop.time()
-        self._timeouts.begin(self._began_s)
+        self._used_s = self._loop.time()
         self.handler.watch.add(self)
         self.handler.idle_watch.start()
         if self.handler.is_leaving:
@@ -225,7 +222,9 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
         size = event.size if isinstance(event, DataBuffered) else len(event.data)
         if not self._has_room(body, event, size):
             return
-        if isinstance(event, DataReceived):  # the others are in their place already
+        if isinstance(event, DataBuffered):  # it is in its place already
+            body.size += size
+        else:
             body.add(event.data)
             if not event.end_stream and body.rest is not None:
                 self.http2.set_buffer(stream_id, body.rest)
@@ -269,7 +268,7 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
             try:
                 if not body.size and head.content_length > LARGE_BODY_BYTES:
                     body.use_memory(self.handler.body_memory(head, self))
-                body.count(size, is_last=event.end_stream)
+                body.count(size, waits=not event.end_stream)
             except MemoryError:
                 refusal = 503, f"no memory for a request body of {head.content_length} bytes"
             except UnavailableError as error:
@@ -435,17 +434,17 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
         for stream_id in self._check_input(now_ns, self._bodies):
             text = f"no progress of the request for {limits.body_stall_timeout_s:g} seconds"
             self._refuse_body(stream_id, 408, text)
-        is_late = self._is_new and now - self._began_s > limits.header_timeout_s
+        is_late = self._is_new and now - self._used_s > limits.header_timeout_s
         if is_late and not has_unread(self.transport):
             logger.info("HTTP client connected and sent no request: connection closed")
             self.http2.finish_shutdown()
 
     def check_idle(self, now: float) -> None:
         """Close the connection if it had no request for too long, and no data is unread."""
-        is_in_use = self._was_used or self.http2.open_streams > 0
-        self._was_used = False
-        if (
-            self._timeouts.is_idle(now, is_in_use=is_in_use)
+        if self._was_used or self.http2.open_streams > 0:
+            self._used_s, self._was_used = now, False
+        elif (
+            now - self._used_s > self.handler.limits.http_idle_timeout_s
             and not self._is_closing
             and not has_unread(self.transport)
         ):

@@ -17,21 +17,27 @@ import msgspec
 
 from pytriton.protocol.http2 import Http2ErrorCode, IncompleteInput, encode_header_block
 from pytriton.protocol.http2.frames import BodyFrames
-from pytriton.runtime.transport.arena import forget
 from pytriton.serving.server.http.connection import (
     JSON_TYPE,
     NO_CONTENT,
     HttpConnection,
     body_headers,
 )
-from pytriton.serving.server.http.reader import HEADER_OVERHEAD_BYTES, HttpRequest, RequestHead
+from pytriton.serving.server.http.request import (
+    HEADER_OVERHEAD_BYTES,
+    UNCOUNTED_PART_BYTES,
+    BodyBuffer,
+    HttpRequest,
+    RequestHead,
+    incomplete_body,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.http2 import Http2RequestHead
-    from pytriton.serving.server.api.request_memory import MemoryLease, RequestMemory
+    from pytriton.serving.server.api.request_memory import RequestMemory
     from pytriton.serving.server.api.turns import Turn
     from pytriton.serving.server.http.http2_connection import Http2ServerConnection
     from pytriton.serving.server.options.server_options import ClientLimits
@@ -40,12 +46,8 @@ logger = logging.getLogger(__name__)
 
 # A stream with so much unread output is reset if more comes: its model does not pause.
 MAX_UNREAD_BYTES = 2 << 30
-_UNKNOWN_LENGTH = 1 << 62
 GRPC_TYPE = b"application/grpc"
 _UNIMPLEMENTED = 12  # of gRPC's statuses
-# Up to this size, complete bodies do not count in the budget for memory: there are as many as
-# streams at most.
-_UNCOUNTED_BYTES = 4096
 
 _is_method = re.compile(rb"[A-Z][A-Z-]*").fullmatch
 _is_target = re.compile(rb"[!-~]+").fullmatch  # what HTTP/1.1 allows in its first line
@@ -97,80 +99,30 @@ def field_refusal(head: RequestHead, limits: ClientLimits) -> tuple[int, str] | 
     return None
 
 
-class RequestBody:
+class RequestBody(BodyBuffer):
     """The body of a request that is not complete."""
 
-    __slots__ = ("_budget", "_data", "_lease", "_memory", "began_ns", "head", "refusal", "size")
+    __slots__ = ("began_ns", "head", "refusal")
 
     def __init__(self, head: RequestHead, began_ns: int, budget: RequestMemory) -> None:
+        super().__init__(budget)
         self.head = head
         self.began_ns = began_ns
         self.refusal: tuple[int, str] | None = None  # the answer, if that is known already
-        self.size = 0  # what has been received
-        self._budget = budget
-        self._lease: MemoryLease | None = None  # unless it is small and came at once
-        self._memory: memoryview | None = None  # for all of a large body
-        self._data: bytes | bytearray = b""
-
-    def use_memory(self, memory: memoryview) -> None:
-        """Keep the body in this memory, which is as large as it is announced."""
-        self._lease = self._budget.lease()
-        self._memory = self._lease.attach(memory)
-
-    def count(self, size: int, *, is_last: bool) -> None:
-        """Count received bytes; UnavailableError if there is no memory for them."""
-        self.size += size
-        if self._lease is not None:
-            self._lease.grow(size)
-        elif self.size > _UNCOUNTED_BYTES or not is_last:
-            self._lease = self._budget.lease()
-            self._lease.grow(self.size)
-
-    def drop(self) -> None:
-        """Give the memory of a body back that will not be complete."""
-        if self._memory is not None:
-            forget(self._memory)
-        self._memory = self._lease = None
-        self._data = b""
-
-    @property
-    def held_bytes(self) -> int:
-        """How much of the budget it takes."""
-        return 0 if self._lease is None else self._lease.nbytes
-
-    @property
-    def rest(self) -> memoryview | None:
-        """The memory for the data that follows, if that has a place."""
-        return None if self._memory is None else self._memory[self.size :]
-
-    def add(self, data: bytes | bytearray | memoryview) -> None:
-        """Add received data, which was counted."""
-        if self._memory is not None:
-            self._memory[self.size - len(data) : self.size] = data
-        elif not self._data:
-            self._data = bytes(data)
-        else:
-            # One growing buffer: thousands of small objects would need many times their size.
-            if isinstance(self._data, bytes):
-                self._data = bytearray(self._data)
-            self._data += data
 
     def complete(self) -> HttpRequest:
         """Returns the request, as all of its body was received."""
-        head = self.head
-        if head.content_length != self.size:  # it was not announced
-            head = msgspec.structs.replace(head, content_length=self.size, resolved=None)
-        body: Buffer = self._data
-        if self._memory is not None:
-            body = self._memory
-        elif self._lease is not None and self.size > _UNCOUNTED_BYTES:
-            body = self._lease.attach(body)
-        return HttpRequest(head, body, self.began_ns)
+        head, size = self.head, self.size
+        if head.content_length != size:  # it was not announced
+            head = msgspec.structs.replace(
+                head, content_length=size, resolved=None, translated=None
+            )
+        # There are as many small ones as streams at most.
+        return HttpRequest(head, self.take(UNCOUNTED_PART_BYTES), self.began_ns)
 
     def incomplete_input(self) -> IncompleteInput:
         """Returns what is missing, for the timeout of slow clients."""
-        whole = self.head.content_length or _UNKNOWN_LENGTH
-        return IncompleteInput("a request body", 0, whole - self.size)
+        return incomplete_body(self.head, self.size)
 
 
 @functools.lru_cache(maxsize=1024)  # most answers differ in their length at most
@@ -325,13 +277,7 @@ class Http2Stream(HttpConnection):
             self._pause_exchange()
         self._connection.flush_soon()
 
-    def end_stream(self) -> None:
-        """End a streamed response."""
-        if self._current is None:
-            return
-        if self.watched is not None:
-            self._take_watched().end_stream()
-        self._is_streaming = False
+    def _send_stream_end(self, head: RequestHead) -> None:
         self._connection.http2.send_data(self.stream_id, b"", end_stream=True)
         self._end()
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.http.bodies import Bodies
     from pytriton.serving.server.http.connection import AnswerWatch, HttpConnection
-    from pytriton.serving.server.http.reader import RequestHead
+    from pytriton.serving.server.http.request import RequestHead
     from pytriton.serving.server.shared_memory.region_request import RegionRequest
     from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
 
@@ -94,7 +94,8 @@ class EngineExchange(HttpExchange):
             request.model_name = spec.identifier  # the name alone may mean several models
         request.model_version = self._version
         request.received_ns = time.monotonic_ns()
-        principal = head.resolved.principal
+        # Without a way to answer it, a request would not have come here.
+        principal = head.resolved.principal  # type: ignore[union-attr]
         if request.fields.principal != principal:
             request.fields = request.fields.with_principal(principal)
         if not request.path:

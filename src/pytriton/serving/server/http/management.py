@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import Answer
     from pytriton.serving.server.http.bodies import Bodies, Deferred
     from pytriton.serving.server.http.connection import HttpConnection
-    from pytriton.serving.server.http.reader import HttpRequest
+    from pytriton.serving.server.http.request import HttpRequest
     from pytriton.serving.server.http.routes import Route
     from pytriton.serving.server.operations.operation import Desk, Operation, OverHttp
 

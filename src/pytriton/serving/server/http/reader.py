@@ -8,33 +8,37 @@ from the socket directly into its memory, without the parser, which would copy i
 
 from __future__ import annotations
 
-import copy
 import logging
-import re
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import httptools
-import msgspec
-import numpy as np
 
 from pytriton.base.errors import UnavailableError
+from pytriton.protocol.http2 import IncompleteInput
 from pytriton.protocol.http2.frames import PREFACE
-from pytriton.runtime.transport.arena import forget
-from pytriton.serving.server.api.status import HTTP_RESTRICTED
+from pytriton.serving.server.http.request import (
+    HEADER_OVERHEAD_BYTES,
+    LARGE_BODY_BYTES,
+    BodyBuffer,
+    HttpRequest,
+    RequestHead,
+    head_refusal,
+    incomplete_body,
+    size_refusal,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytriton.serving.server.api.origins import OriginPolicy
-    from pytriton.serving.server.api.request_memory import MemoryLease, RequestMemory
+    from pytriton.serving.server.api.request_memory import RequestMemory
     from pytriton.serving.server.api.turns import Turn
     from pytriton.serving.server.options.server_options import ClientLimits
 
 logger = logging.getLogger(__name__)
 
-LARGE_BODY_BYTES = 64 << 10
-SIZE_HINT = "Use --http-max-input-size to increase the limit."  # with it, size refusals end
-# Requests without tensors and files need no more.
-SMALL_BODY = f"expected a body of at most {LARGE_BODY_BYTES} bytes for this request, got more"
 MAX_CACHED_HEADS = 1024
 MAX_CACHED_HEAD_BYTES = 4096
 MAX_PARTIAL_BYTES = 4096  # of a body whose first part is kept until the rest has come
@@ -42,42 +46,10 @@ MAX_PARTIAL_BYTES = 4096  # of a body whose first part is kept until the rest ha
 _PIECE_BYTES = 4096
 _HEAD_BYTES_PER_UNIT = 64
 _CHUNKS_PER_UNIT = 8
-# Of an incomplete request, more than this counts in the budget for memory. A connection itself
-# takes more, and so requests whose head and small body come in two reads need not be counted.
-_UNCOUNTED_PART_BYTES = 4096
-HEADER_OVERHEAD_BYTES = 32  # added for each header, as in HTTP/2, which limits their number, too
 CHUNK_OVERHEAD_BYTES = 64  # the largest average size of a chunk's framing
 
 # With one of these headers, a request is more than a head and a body of Content-Length bytes.
 _UNCACHEABLE = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
-
-# The endpoints for which the length of the JSON in front of binary tensors has no meaning.
-_JSON_ONLY = (b"/generate", b"/generate_stream")
-
-# The characters of names, addresses and ports, which RFC 9110, 7.2 allows in a Host header.
-_HOST = re.compile(rb"[\w.~!$&'()*+,;=%:\[\]-]*")
-
-
-class RequestHead(msgspec.Struct):
-    """The request line and the headers; requests that begin with the same bytes may share it."""
-
-    method: bytes = b""
-    target: bytes = b""
-    headers: dict[bytes, bytes] = {}  # by lower-case name; repeated ones are joined with commas
-    header_list: list[tuple[bytes, bytes]] = []  # as received
-    keep_alive: bool = True
-    is_http_10: bool = False
-    content_length: int = 0
-    resolved: Any = None  # kept by the handler: how it answers requests with this head
-    grant: Any = None  # kept by the handler: who sends them, if there is a policy
-
-
-class HttpRequest(msgspec.Struct, eq=False, gc=False):
-    """A complete request."""
-
-    head: RequestHead
-    body: Any = b""  # a buffer
-    began_ns: int = 0  # time.monotonic_ns() when its first bytes came; 0 if nobody asks for it
 
 
 class RequestSink(Protocol):
@@ -106,11 +78,6 @@ class RequestSink(Protocol):
         """Returns why a request may have no body above `LARGE_BODY_BYTES`; None if it may."""
 
 
-def private_memory(size: int) -> memoryview:
-    """Allocate memory of this process; it uses no pages until data is received."""
-    return np.empty(size, np.uint8).data
-
-
 class RequestReader:
     """Turns the bytes of one connection into requests."""
 
@@ -128,30 +95,25 @@ class RequestReader:
         self._sink = sink
         self._limits = limits
         self._origins = origins
-        self._memory = memory
         self._turn = turn
         self._rest = b""  # of a read with much in it: it is parsed in turns
         self._rest_at = 0  # where it begins
-        self._lease: MemoryLease | None = None  # of a large body, or of an incomplete request
-        self._part_bytes = 0  # received bytes of a request that is incomplete after its read
         self._is_timed = is_timed
         self._began_ns = 0
         self._cached_heads = cached_heads
         self._parser: Any = None  # created when needed: many clients only repeat cached heads
         self._is_first = True  # no request was read: it may be a connection of HTTP/2
+        self._in_parts_count = 0  # of requests that came in parts, and some others
         self.is_over = False  # nothing more is read
         self.is_mid_request = False
         self.is_in_head = False
         self.head = RequestHead()  # of the request that is being read, or was read last
-        self.large_body: memoryview | None = None  # the memory of a body that bypasses the parser
+        self.body = BodyBuffer(memory)  # if it has memory, it bypasses the parser
         self._delivered: RequestHead | None = None
         self._is_upgrade = False
         self._head_bytes = 0
         # Received bytes of this request other than its body and its first read.
         self._unreported_bytes = 0
-        self._body: bytes | bytearray = b""
-        self._body_bytes = 0
-        self._large_bytes = 0  # the announced size of a body that is to bypass the parser
         self._chunks = 0
         self._partial = b""  # a request with a cached head, whose body is not complete
 
@@ -169,7 +131,8 @@ class RequestReader:
             self.is_mid_request = False
             if self._feed_known(data):
                 if not self.is_mid_request:
-                    self._drop_parts()
+                    self.body.clear()
+                    self._in_parts_count += 1
                 return
         is_http2 = self._is_first and PREFACE.startswith(data[: len(PREFACE)])
         if len(data) > _PIECE_BYTES and not is_http2:
@@ -229,17 +192,18 @@ class RequestReader:
     def _read_body(self) -> None:
         """Read what is there of a body of known length."""
         piece = self._take(self._rest_at + self._body_left)
-        if self.large_body is None:
+        rest = self.body.rest
+        if rest is None:
             self._parse(piece)
         else:
-            self.get_buffer()[: len(piece)] = piece
+            rest[: len(piece)] = piece
             self.buffer_updated(len(piece))
 
     @property
     def _body_left(self) -> int:
         """How much of a body of known length is missing."""
         is_body = self.is_mid_request and not self.is_in_head
-        return max(0, self.head.content_length - self._body_bytes) if is_body else 0
+        return max(0, self.head.content_length - self.body.size) if is_body else 0
 
     def _take(self, end: int) -> bytes:
         """Returns what is left, up to a position in it."""
@@ -269,21 +233,14 @@ class RequestReader:
         self._partial = data
         self.is_mid_request = True
         self.is_in_head = False
-        self.head = copy.copy(head)  # an object of its own tells that another body is being timed
+        self.head = head
         return True
 
-    def get_buffer(self) -> memoryview:
-        """Returns the memory for the rest of a large body."""
-        assert self.large_body is not None
-        return self.large_body[self._body_bytes :]
-
     def buffer_updated(self, nbytes: int) -> None:
-        """Count `nbytes` that were written to the memory from `get_buffer`."""
-        assert self.large_body is not None
-        self._body_bytes += nbytes
-        if self._lease_more(nbytes) and self._body_bytes == len(self.large_body):
-            body, self.large_body = self.large_body, None
-            self._end_request(body)
+        """Count `nbytes` that were written to the memory for the rest of the body."""
+        self.body.size += nbytes
+        if self._has_room(partial(self.body.count, nbytes)) and not self._body_left:
+            self._end_request()
 
     def count_part(self, nbytes: int) -> None:
         """Count a read after which the request is not complete; it is refused without memory.
@@ -291,31 +248,40 @@ class RequestReader:
         A large body is counted where it is kept. Otherwise, all received bytes are kept: it is a
         part of the head, or the body is small. Requests that come in one read cost nothing here.
         """
-        if self._body_bytes > LARGE_BODY_BYTES:
-            return
-        self._part_bytes += nbytes
-        if self._lease is not None:
-            self._lease_more(nbytes)
-        elif self._part_bytes > _UNCOUNTED_PART_BYTES:
-            self._lease = self._memory.lease()
-            self._lease_more(self._part_bytes)
+        if self.body.size <= LARGE_BODY_BYTES:
+            self._has_room(partial(self.body.count, nbytes))
 
     @property
-    def held_bytes(self) -> int:
-        """How much of the budget for memory the part of an incomplete request takes."""
-        return 0 if self._lease is None else self._lease.nbytes
+    def is_new(self) -> bool:
+        """Whether the client has begun no request yet."""
+        return self._is_first and not (self.is_mid_request or self.is_over)
 
-    def _drop_parts(self) -> None:
-        self._lease = None
-        self._part_bytes = 0
+    def incomplete_input(self) -> IncompleteInput | None:
+        """Returns what is missing of a request that has begun, for the timeout of slow clients."""
+        if self.is_over or not self.is_mid_request:
+            return None
+        if self.is_in_head:
+            return IncompleteInput("a request head", self._in_parts_count)
+        size, partial = self.body.size, self._partial
+        if partial:
+            size = len(partial) - partial.find(b"\r\n\r\n") - 4
+        return incomplete_body(self.head, size, self._in_parts_count)
+
+    def _has_room(self, count: Callable[[], None]) -> bool:
+        """Count received bytes; returns False if the request is refused, as they have no room."""
+        try:
+            count()
+        except UnavailableError as error:
+            self._refuse(503, error.message)
+            return False
+        return True
 
     def stop(self) -> None:
         """Stop reading, and release all memory."""
         self.is_over = True
-        if self.large_body is not None:
-            forget(self.large_body)
-        self._parser = self.large_body = self._lease = None
-        self._body = self._partial = self._rest = b""
+        self.body.drop()
+        self._parser = None
+        self._partial = self._rest = b""
 
     # Parsing
 
@@ -339,15 +305,15 @@ class RequestReader:
 
     def _parse(self, data: bytes) -> bytes:
         """Parse received bytes; returns bytes that have to be parsed again."""
-        head, body_bytes, was_mid_request = self.head, self._body_bytes, self.is_mid_request
+        head, body_bytes, was_mid_request = self.head, self.body.size, self.is_mid_request
         delivered = self._delivered
         rest = self._run_parser(data)
         if rest:
             return rest
         if self.is_mid_request and not self.is_over:
             if was_mid_request and self.head is head:
-                self._count_unreported(len(data) - (self._body_bytes - body_bytes))
-            if self._large_bytes and not self.is_over:
+                self._count_unreported(len(data) - (self.body.size - body_bytes))
+            if self.head.content_length > LARGE_BODY_BYTES and not self.is_over:
                 self._begin_large_body()
             elif not (was_mid_request or self.is_in_head) and self._delivered is delivered:
                 self._cache_head(data)
@@ -361,7 +327,6 @@ class RequestReader:
             if self._is_first and PREFACE.startswith(data[: len(PREFACE)]):
                 self._begin_http2(data)
                 return b""
-            self._is_first = False
             self._parser = httptools.HttpRequestParser(self)
         try:
             self._parser.feed_data(data)
@@ -402,6 +367,7 @@ class RequestReader:
 
     def on_message_begin(self) -> None:
         self.head = RequestHead()
+        self._is_first = False
         self.is_mid_request = self.is_in_head = True
         self._is_upgrade = False
         self._head_bytes = self._unreported_bytes = self._chunks = 0
@@ -445,49 +411,29 @@ class RequestReader:
             self._refuse(*refusal)
             return
         self._is_upgrade = parser.should_upgrade()
-        if head.content_length > LARGE_BODY_BYTES:
-            self._large_bytes = head.content_length
         if b"expect" in head.headers and not (head.is_http_10 or self._is_upgrade):
             self._sink.on_expectation()
 
     def on_body(self, body: bytes) -> None:
         if self.is_over:
             return
-        was_large = self._body_bytes > LARGE_BODY_BYTES
-        self._body_bytes += len(body)
+        size = self.body.size + len(body)
         # Content-Length was checked with the head; this is for chunked bodies.
-        if self._body_bytes > self._limits.http_max_input_bytes:
-            self._refuse(*size_refusal(self.head, self._body_bytes, self._limits))
-        elif self._body_bytes > LARGE_BODY_BYTES >= self.head.content_length and not (
-            self._lease_more(len(body)) if was_large else self._begin_large_chunks()
-        ):
-            return
-        elif not self._body:
-            self._body = body
-        else:
-            # One growing buffer: thousands of small objects would need many times their size.
-            if isinstance(self._body, bytes):
-                self._body = bytearray(self._body)
-            self._body += body
+        is_large = size > LARGE_BODY_BYTES >= self.head.content_length
+        if size > self._limits.http_max_input_bytes:
+            self._refuse(*size_refusal(self.head, size, self._limits))
+        elif not is_large or self._has_large_room(size):
+            self.body.add(body)
 
-    def _begin_large_chunks(self) -> bool:
-        """Count a chunked body that has become large; returns whether it may."""
+    def _has_large_room(self, size: int) -> bool:
+        """Count a chunked body that is large, or has become so now; returns whether it may be."""
+        if self.body.size > LARGE_BODY_BYTES:
+            return self._has_room(partial(self.body.count, size - self.body.size))
         refusal = self._sink.large_body_refusal(self.head)
         if refusal is not None:
             self._refuse(*refusal)
             return False
-        self._lease = self._memory.lease()
-        return self._lease_more(self._body_bytes)
-
-    def _lease_more(self, nbytes: int) -> bool:
-        """Count bytes of a large body; returns whether there is memory for them."""
-        assert self._lease is not None
-        try:
-            self._lease.grow(nbytes)
-        except UnavailableError as error:
-            self._refuse(503, error.message)
-            return False
-        return True
+        return self._has_room(partial(self.body.count_anew, size))
 
     def on_chunk_header(self) -> None:
         self._chunks += 1
@@ -501,17 +447,15 @@ class RequestReader:
 
     def on_message_complete(self) -> None:
         if not (self.is_over or self._is_upgrade):
-            lease = self._lease if self._body_bytes > LARGE_BODY_BYTES else None
-            self._end_request(self._body if lease is None else lease.attach(self._body))
+            self._end_request()
 
     # Bodies and limits
 
-    def _end_request(self, body: Any) -> None:
+    def _end_request(self) -> None:
         head = self._delivered = self.head
-        head.content_length = len(body)  # that of a chunked body was not announced
-        self._body = b""
-        self._drop_parts()
-        self._body_bytes = self._large_bytes = 0
+        head.content_length = self.body.size  # that of a chunked body was not announced
+        body = self.body.take(LARGE_BODY_BYTES)
+        self._in_parts_count += 1
         self.is_mid_request = False
         if not head.keep_alive:
             self.is_over = True
@@ -519,18 +463,13 @@ class RequestReader:
 
     def _begin_large_body(self) -> None:
         try:
-            large = self._sink.body_memory(self.head)
+            memory = self._sink.body_memory(self.head)
         except MemoryError:
-            self._refuse(503, f"no memory for a request body of {self._large_bytes} bytes")
+            size = self.head.content_length
+            self._refuse(503, f"no memory for a request body of {size} bytes")
             return
-        self._lease = self._memory.lease()
-        large = self._lease.attach(large)
-        if not self._lease_more(self._body_bytes):
-            return
-        large[: self._body_bytes] = self._body
-        self.large_body = large
-        self._body = b""
-        self._parser = None  # it still expects this body
+        if self._has_room(partial(self.body.use_memory, memory)):
+            self._parser = None  # it still expects this body
 
     def _count_head(self, nbytes: int) -> None:
         self._head_bytes += nbytes
@@ -556,72 +495,6 @@ class RequestReader:
         if not self.is_over:
             self.stop()
             self._sink.on_refusal(status, message)
-
-
-def head_refusal(
-    head: RequestHead, version: str, limits: ClientLimits, origins: OriginPolicy
-) -> tuple[int, str] | None:
-    """Returns the status and the reason why a head is refused; None if it is not."""
-    refusal = _syntax_or_size_refusal(head, version, limits) or _host_refusal(head)
-    if refusal is None:
-        problem = origins.refusal(head.method, head.headers.get)
-        if problem is not None:
-            origins.refused_count += 1
-            refusal = HTTP_RESTRICTED, problem
-    return refusal
-
-
-def _syntax_or_size_refusal(
-    head: RequestHead, version: str, limits: ClientLimits
-) -> tuple[int, str] | None:
-    """Returns why RFC 9112 or a limit forbids a well-formed head; None if they do not."""
-    coding = head.headers.get(b"transfer-encoding", b"chunked").lower()
-    expectation = head.headers.get(b"expect", b"100-continue").lower()
-    if version not in ("1.0", "1.1"):
-        return 505, f"expected HTTP version 1.0 or 1.1, got {version}"
-    if head.method == b"CONNECT":
-        return 501, "this server is no proxy: CONNECT is not supported"
-    if head.is_http_10 and b"transfer-encoding" in head.headers:
-        return 400, "expected Content-Length in a request of HTTP 1.0, got Transfer-Encoding"
-    if coding != b"chunked":  # unless it is the last coding, the end of the body is unknown
-        is_framed = coding.rpartition(b",")[2].strip() == b"chunked"
-        return 501 if is_framed else 400, "the only Transfer-Encoding that is supported is chunked"
-    if expectation != b"100-continue" and not head.is_http_10:
-        return 417, "the only expectation that can be met is 100-continue"
-    is_too_large = head.content_length > limits.http_max_input_bytes
-    return size_refusal(head, head.content_length, limits) if is_too_large else None
-
-
-def _host_refusal(head: RequestHead) -> tuple[int, str] | None:
-    """Returns why RFC 9112, 3.2 forbids a missing or malformed Host; None if it does not."""
-    host = head.headers.get(b"host")
-    if host is None:
-        is_fine = head.is_http_10
-        return None if is_fine else (400, "expected a Host header in a request of HTTP 1.1")
-    if _HOST.fullmatch(host):
-        return None
-    return 400, f"expected a name or an address as Host, got {host.decode('latin-1')!a}"
-
-
-def size_refusal(head: RequestHead, size: int, limits: ClientLimits) -> tuple[int, str]:
-    """Returns the refusal of a body that is too large, in Triton's words for what it has in it."""
-    most = limits.http_max_input_bytes
-    json_length = head.headers.get(b"inference-header-content-length")
-    if head.target.partition(b"?")[0].endswith(_JSON_ONLY):
-        json_length = None
-    if b"content-encoding" in head.headers or json_length not in (None, b"0"):
-        problem = f"request size of {size} bytes exceeds the maximum allowed value of {most} bytes"
-    elif json_length is None:
-        problem = (
-            f"request JSON size of {size} bytes exceeds the maximum allowed input size of "
-            f"{most} bytes"
-        )
-    else:
-        problem = (
-            f"Raw input has a byte_size ({size} bytes) that exceeds the maximum allowed value of "
-            f"{most} bytes"
-        )
-    return 400, f"{problem}. {SIZE_HINT}"
 
 
 def _syntax_refusal(error: Exception) -> tuple[int, str]:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.handler import HttpExchange
     from pytriton.serving.server.http.infer import EngineService
-    from pytriton.serving.server.http.reader import HttpRequest
-    from pytriton.serving.server.http.routes import Route
+    from pytriton.serving.server.http.request import HttpRequest, Resolved
     from pytriton.serving.server.shared_memory.known_requests import KnownRequest
 
 # The model and the version as clients write them, the layout of the body, and the body.
@@ -66,11 +65,10 @@ class RegionForms:
         self,
         connection: HttpConnection,
         request: HttpRequest,
-        route: Route,
-        layout: BodyLayout,
-        principal: str,
+        resolved: Resolved,
     ) -> HttpExchange | None:
         """See `FormTable.take`; `start` finds the principal with the head."""
+        route, layout = resolved.route, resolved.layout
         key = (route.model, route.version, layout.json_length, layout.encoding, bytes(request.body))
         known = self._known.find(key)
         if known is None:

@@ -13,7 +13,7 @@ from pytriton.protocol.compression import choose_encoding
 
 if TYPE_CHECKING:
     from pytriton.serving.server.http.connection import HttpConnection
-    from pytriton.serving.server.http.reader import RequestHead
+    from pytriton.serving.server.http.request import RequestHead
 
 HTML_TYPE = b"text/html; charset=utf-8"
 _TYPES = {

@@ -19,8 +19,8 @@ from pytriton.protocol.json_text import dump_json
 from pytriton.serving.server.access.decisions import Denial, Scope, visible
 from pytriton.serving.server.api.documents import TRITON_VERSION, package_version
 from pytriton.serving.server.api.local_client import LocalClient
-from pytriton.serving.server.http.api import Resolved
 from pytriton.serving.server.http.connection import JSON_TYPE
+from pytriton.serving.server.http.request import Resolved
 from pytriton.serving.server.http.routes import HttpEndpoint, Route, request_path
 from pytriton.serving.server.http.static_files import (
     HTML_TYPE,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.api import HttpApi
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.handler import HttpExchange
-    from pytriton.serving.server.http.reader import HttpRequest, RequestHead
+    from pytriton.serving.server.http.request import HttpRequest, RequestHead
     from pytriton.serving.server.options.server_options import ServerOptions
 
     Answer = Callable[[HttpConnection, HttpRequest, Route], HttpExchange | None]
@@ -157,7 +157,7 @@ class LandingApi:
             }
             connection.respond(200, (dump_json(document),), JSON_TYPE, _DATA_HEADERS)
 
-        return self._http.respond_when_known(
+        return self._http.management.respond_when_known(
             connection, self._engine.ask(LocalClient.ports), respond
         )
 
@@ -165,7 +165,9 @@ class LandingApi:
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> HttpExchange | None:
         head = request.head
-        return self._http.run_task(connection, self._send_models(connection, head, head.grant))
+        return self._http.management.run_task(
+            connection, self._send_models(connection, head, head.grant)
+        )
 
     async def _send_models(
         self, connection: HttpConnection, head: RequestHead, grant: Grant | None
@@ -189,7 +191,7 @@ class LandingApi:
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> HttpExchange | None:
         grant = request.head.grant
-        return self._http.run_task(connection, self._send_openapi(connection, grant))
+        return self._http.management.run_task(connection, self._send_openapi(connection, grant))
 
     async def _send_openapi(self, connection: HttpConnection, grant: Grant | None) -> None:
         specs = [spec for specs in self._ready_specs(grant) for spec in specs]

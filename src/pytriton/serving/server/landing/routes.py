@@ -10,9 +10,9 @@ from pytriton.serving.server.http.routes import first_segment, request_path
 
 if TYPE_CHECKING:
     from pytriton.serving.engine.client import EngineClient
-    from pytriton.serving.server.http.api import HttpApi, Resolved
+    from pytriton.serving.server.http.api import HttpApi
     from pytriton.serving.server.http.connection import HttpConnection
-    from pytriton.serving.server.http.reader import RequestHead
+    from pytriton.serving.server.http.request import RequestHead, Resolved
     from pytriton.serving.server.landing import api
     from pytriton.serving.server.landing.api import LandingApi
     from pytriton.serving.server.options.server_options import ServerOptions

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.api.gpu_view import MemoryByModel
     from pytriton.serving.server.api.request_memory import RequestMemory
     from pytriton.serving.server.http.connection import HttpConnection
-    from pytriton.serving.server.http.reader import HttpRequest, RequestHead
+    from pytriton.serving.server.http.request import HttpRequest, RequestHead
     from pytriton.serving.server.metrics import cluster_families, otlp
     from pytriton.serving.server.metrics import page as metrics_page
     from pytriton.serving.server.metrics.exposition import SampleFamily

@@ -21,8 +21,8 @@ from pytriton.serving.engine.latencies import (
     QuantileSummary,
     count_within,
 )
+from pytriton.serving.engine.served_model import ManagedModel
 from pytriton.serving.engine.stats import FailureReason, InferenceDurations
-from pytriton.serving.server.api.documents import ReportedModel
 from pytriton.serving.server.metrics.exposition import (
     Number,
     exemplar_text,
@@ -56,7 +56,7 @@ _COMPUTE_HELP = {
 class ModelReading:
     """One model version, with what several families read."""
 
-    model: ReportedModel
+    model: ManagedModel
     labels: str
     durations: InferenceDurations
     latencies: Latencies | None
@@ -64,7 +64,7 @@ class ModelReading:
 
     @classmethod
     def of(
-        cls, model: ReportedModel, gpu_uuids: Mapping[int, str], *, is_open: bool = False
+        cls, model: ManagedModel, gpu_uuids: Mapping[int, str], *, is_open: bool = False
     ) -> ModelReading:
         """Read a model; its labels have the device if all its instances are on one GPU."""
         spec = model.spec

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytriton.base.nvml import DeviceReading
+from pytriton.serving.engine.served_model import ManagedModel
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics
-from pytriton.serving.server.api.documents import ReportedModel
 from pytriton.serving.server.metrics.cluster_families import CLUSTER_NAMES
 from pytriton.serving.server.metrics.exposition import (
     KINDS,
@@ -61,7 +61,7 @@ class ModelTexts:
         self._gpu_uuids = gpu_uuids
         self.is_open = is_open
 
-    def add(self, model: ReportedModel) -> None:
+    def add(self, model: ManagedModel) -> None:
         """Read a model; this takes about 50 us."""
         reading = ModelReading.of(model, self._gpu_uuids, is_open=self.is_open)
         for family, texts in self._columns:
@@ -116,7 +116,7 @@ class MetricsPage:
         texts = [text.encode() for _, text in parts if text]
         return [*texts, OPEN_END.encode()] if is_open else texts
 
-    def render(self, models: Iterable[ReportedModel], custom: Iterable[SampleFamily] = ()) -> bytes:
+    def render(self, models: Iterable[ManagedModel], custom: Iterable[SampleFamily] = ()) -> bytes:
         """Make the page of a machine without GPUs in one step."""
         texts = self.begin()
         for model in models:

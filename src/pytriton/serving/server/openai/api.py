@@ -33,14 +33,14 @@ from pytriton.serving.server.api.refusals import (
     note_forbidden,
     note_unread,
 )
-from pytriton.serving.server.http.api import Resolved, unread_kind
+from pytriton.serving.server.http.api import unread_kind
 from pytriton.serving.server.http.connection import JSON_TYPE, REFUSAL_HEADERS, HttpRefusal
-from pytriton.serving.server.http.reader import SMALL_BODY
+from pytriton.serving.server.http.handler import HttpExchange, PendingExchange
+from pytriton.serving.server.http.request import SMALL_BODY, Resolved
 from pytriton.serving.server.http.routes import HttpEndpoint, Route, request_path
 from pytriton.serving.server.openai.exchanges import (
     EmbeddingsExchange,
     EventsAnswer,
-    LateExchange,
     WholeAnswer,
     as_openai_error,
     id_header,
@@ -59,8 +59,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.access.decisions import Client
     from pytriton.serving.server.http.api import HttpApi
     from pytriton.serving.server.http.connection import HttpConnection
-    from pytriton.serving.server.http.handler import HttpExchange
-    from pytriton.serving.server.http.reader import HttpRequest, RequestHead
+    from pytriton.serving.server.http.request import HttpRequest, RequestHead
     from pytriton.serving.server.openai.exchanges import PartsExchange
 
     Handler = Callable[[HttpConnection, HttpRequest, Route, str], HttpExchange | None]
@@ -222,7 +221,7 @@ class OpenAIApi:
             else:
                 connection.respond(200, (), JSON_TYPE, id_header(identifier))
 
-        return self._http.respond_when_known(
+        return self._http.management.respond_when_known(
             connection, self._engine.ask(LocalClient.problem), respond
         )
 
@@ -253,7 +252,7 @@ class OpenAIApi:
         self, connection: HttpConnection, request: HttpRequest, route: Route, identifier: str
     ) -> HttpExchange:
         if len(request.body) > SMALL_BYTES:
-            late = LateExchange(connection)
+            late = PendingExchange(HttpExchange())
             reading = self._begin_later(late, connection, request, route, identifier)
             late.task = self._http.tasks.start(reading)
             return late
@@ -270,7 +269,7 @@ class OpenAIApi:
 
     async def _begin_later(
         self,
-        late: LateExchange,
+        late: PendingExchange,
         connection: HttpConnection,
         request: HttpRequest,
         route: Route,
@@ -295,7 +294,9 @@ class OpenAIApi:
         except Exception as error:  # noqa: BLE001  it is answered, and logged if it is unexpected
             respond_error(connection, self._refused(name, identifier, error), identifier)
         else:
-            late.go_on(exchange)
+            late.exchange = exchange
+            if connection.is_writing_paused:
+                exchange.pause()
 
     def _refused(self, name: str, identifier: str, error: Exception) -> OpenAIError:
         """Note a request for a model that is refused before the engine gets it."""
@@ -348,6 +349,7 @@ class OpenAIApi:
         """Returns the model of a request, to which its sender needs a right."""
         access = self._http.authorization.access
         if access is not None and name:
+            assert head.grant is not None, "nobody comes here unknown"
             denial = access.refusal(head.grant, INFERENCE, name)
             if denial is not None:
                 raise _denied(denial)

@@ -35,7 +35,6 @@ from pytriton.serving.server.http.handler import HttpExchange
 from pytriton.serving.server.http.infer import EngineExchange
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Sequence
 
     from pytriton.base.errors import ServerError
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.bodies import Bodies
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.infer import EngineService
-    from pytriton.serving.server.http.reader import RequestHead
+    from pytriton.serving.server.http.request import RequestHead
 
 logger = logging.getLogger(__name__)
 
@@ -83,37 +82,6 @@ def respond_error(connection: HttpConnection, error: OpenAIError, request_id: st
     logger.debug("HTTP error %d: %s", error.status, error.message)
     headers = error.headers + id_header(request_id)
     connection.respond(error.status, (error.body(),), JSON_TYPE, headers)
-
-
-class LateExchange(HttpExchange):
-    """A request whose body another process reads, until the exchange that answers it is there."""
-
-    __slots__ = ("_connection", "_exchange", "task")
-
-    def __init__(self, connection: HttpConnection) -> None:
-        self._connection = connection
-        self._exchange = HttpExchange()
-        self.task: asyncio.Task[None] | None = None
-
-    def go_on(self, exchange: HttpExchange) -> None:
-        """Leave everything to an exchange."""
-        self._exchange = exchange
-        if self._connection.is_writing_paused:
-            exchange.pause()
-
-    def abandon(self) -> None:
-        """Stop to read, or to answer."""
-        if self.task is not None:
-            self.task.cancel()
-        self._exchange.abandon()
-
-    def pause(self) -> None:
-        """Pause the model, because the client reads too slowly."""
-        self._exchange.pause()
-
-    def resume(self) -> None:
-        """Resume the model."""
-        self._exchange.resume()
 
 
 class ModelRequest(EngineExchange):

@@ -12,9 +12,9 @@ from pytriton.serving.server.http.connection import plain_refusal
 if TYPE_CHECKING:
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.server.access.decisions import Client
-    from pytriton.serving.server.http.api import HttpApi, Resolved
+    from pytriton.serving.server.http.api import HttpApi
     from pytriton.serving.server.http.connection import HttpConnection, HttpRefusal
-    from pytriton.serving.server.http.reader import RequestHead
+    from pytriton.serving.server.http.request import RequestHead, Resolved
     from pytriton.serving.server.openai import api
     from pytriton.serving.server.openai.api import OpenAIApi
 else:

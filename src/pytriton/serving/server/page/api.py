@@ -36,7 +36,7 @@ from pytriton.serving.server.api.refusals import Refusal
 from pytriton.serving.server.api.status import HTTP_RESTRICTED, HTTP_STATUS
 from pytriton.serving.server.http.api import HttpApi
 from pytriton.serving.server.http.handler import HttpExchange, PendingExchange
-from pytriton.serving.server.http.reader import SMALL_BODY, HttpRequest
+from pytriton.serving.server.http.request import SMALL_BODY, HttpRequest
 from pytriton.serving.server.http.static_files import (
     NO_SNIFFING,
     StaticFile,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.access.control import AccessControl
     from pytriton.serving.server.access.decisions import Client, HeaderLookup
     from pytriton.serving.server.http.connection import HttpConnection
-    from pytriton.serving.server.http.reader import RequestHead
+    from pytriton.serving.server.http.request import RequestHead
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.page.documents import ReadCluster, ReadMachine
     from pytriton.serving.server.page.history import History

@@ -8,7 +8,6 @@ server continues without its log: a failure to write is reported once, on anothe
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import logging
 import os
@@ -16,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO
 
 import msgspec
@@ -24,6 +22,7 @@ import msgspec
 from pytriton.base import log_lines
 from pytriton.base.log_switches import JSON_FORMAT, LogFeed, LogSwitches
 from pytriton.base.request_ids import add_to_log_records, id_prefix, visible
+from pytriton.serving.server.process.appended_file import AppendedFile
 from pytriton.serving.server.process.log_lines import LineHandler, write_gathered
 from pytriton.utils.terminal import Colour, has_colours, paint
 
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FormatterFactory = Callable[[TextIO | None], logging.Formatter]
-_MODE = 0o666  # of a new file, less what the umask takes away
-_CHECK_INTERVAL_S = 1.0  # between two looks at whether the file was moved away
 _MICROSECONDS = 1_000_000
 _json_text = json.encoder.encode_basestring_ascii  # a text as `json.dumps` writes it
 # As in Triton, messages are quoted unless this variable is 0.
@@ -103,9 +100,7 @@ class LogHandler(LineHandler):
 class LogFile(LogHandler):
     """Appends to a file without a buffer; lines that cannot be written are lost and counted.
 
-    A file that was moved or deleted, as programs that rotate logs do, is created again. A pipe
-    whose reader is missing or slow loses lines, because the server does not wait for it. OSError is
-    raised if the file cannot be opened.
+    OSError is raised if the file cannot be opened.
     """
 
     def __init__(
@@ -117,11 +112,9 @@ class LogFile(LogHandler):
         super().__init__()
         self.setFormatter(formatter)
         self._path = path
-        self._clock = clock
-        self._checked_s = clock()
-        self._descriptor = _open(path)
+        self.file = AppendedFile(path, clock)
+        self.file.open()
         self._lost_count = 0  # lines since the last one that was written
-        self._ends_mid_line = False  # the last write was incomplete
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -139,8 +132,7 @@ class LogFile(LogHandler):
         if self._lost_count:
             text = f"{self.format(_loss_record(self._lost_count))}\n{text}"
         try:
-            self._reopen_if_moved()
-            self._write(f"{text}\n".encode("utf-8", "backslashreplace"))
+            self.file.write(f"{text}\n".encode("utf-8", "backslashreplace"))
         except OSError as error:
             if not self._lost_count:
                 _report_loss(sys.stderr, f"the log cannot be written to '{self._path}': {error}")
@@ -149,57 +141,8 @@ class LogFile(LogHandler):
             self._lost_count = 0
 
     def close(self) -> None:
-        if self._descriptor is not None:
-            with contextlib.suppress(OSError):
-                os.close(self._descriptor)
-            self._descriptor = None
+        self.file.close()
         super().close()
-
-    def write_some(self, line: bytes) -> int:
-        """Write as much of a line as there is room for; returns the number of bytes."""
-        if self._descriptor is None:
-            self._descriptor = _open(self._path)
-            if self._descriptor is None:
-                raise OSError(errno.ENXIO, "nobody reads this pipe")
-        return os.write(self._descriptor, line)
-
-    def _write(self, line: bytes) -> None:
-        if self._ends_mid_line:
-            line = b"\n" + line
-        while line:
-            count = self.write_some(line)
-            self._ends_mid_line = count < len(line)
-            line = line[count:]
-
-    def _reopen_if_moved(self) -> None:
-        now_s = self._clock()
-        if now_s - self._checked_s < _CHECK_INTERVAL_S or self._descriptor is None:
-            return
-        self._checked_s = now_s
-        try:
-            is_there = os.path.samestat(Path(self._path).stat(), os.fstat(self._descriptor))
-        except FileNotFoundError:
-            is_there = False
-        except OSError:  # it cannot be known, for example because a folder is not accessible
-            return
-        if is_there:
-            return
-        with contextlib.suppress(OSError):  # then the lines go to the old file
-            descriptor = _open(self._path)
-            os.close(self._descriptor)
-            self._descriptor = descriptor
-
-
-def _open(path: str) -> int | None:
-    """Open a file to append to it; returns None for a pipe that nobody reads."""
-    # A write to a full pipe then fails instead of stopping the server.
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
-    try:
-        return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), _MODE)
-    except OSError as error:
-        if error.errno == errno.ENXIO:
-            return None
-        raise
 
 
 class ConsoleHandler(LogHandler):
