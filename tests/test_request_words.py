@@ -24,6 +24,7 @@ GREET = msgspec.structs.replace(
         tensor_spec("scores", dtypes.FP64, (3,), batched=False, optional=True),
         tensor_spec("table", dtypes.INT8, (-1, 2), batched=False, optional=True),
         tensor_spec("flags", dtypes.BOOL, (-1,), batched=False, optional=True),
+        tensor_spec("tags", dtypes.BYTES, (-1,), batched=False, optional=True),
         name="greet",
     ),
     takes_parameters=False,
@@ -133,6 +134,10 @@ def test_nearest_name_is_found_among_many():
         (
             '{"name": "a", "flags": [true, "no"]}',
             "got a list of 2 values whose element at position 1 is the text 'no'",
+        ),
+        (
+            '{"name": "a", "tags": ["old", 5]}',
+            "got a list of 2 values whose element at position 1 is the number 5",
         ),
         ('{"name": "a", "table": [[1, 2], [3]]}', "got a list of 2 lists of different lengths"),
         (
