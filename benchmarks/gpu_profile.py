@@ -73,8 +73,8 @@ STATIONS = [
     Station(_SERVER + "frontend.reply_outbox", "ReplyOutbox.flush", "core: send to front end"),
     Station(_RUNTIME + "transport.memory_channel", "MemoryChannel.receive", "all: receive"),
     Station(_RUNTIME + "transport.loop_spinner", "spin", "all: poll"),
-    Station(_RUNTIME + "python_backend.execution", "ModelExecution.run", "worker: batch"),
-    Station(_RUNTIME + "python_backend.execution", "make_requests", "worker: make requests"),
+    Station(_RUNTIME + "python_backend.model_backend", "ModelExecution.run", "worker: batch"),
+    Station(_RUNTIME + "python_backend.model_backend", "make_requests", "worker: make requests"),
     Station(_RUNTIME + "python_backend.replies", "place", "worker: write outputs"),
     Station(_RUNTIME + "cuda.driver", "LibraryDriver.push_context", "driver: push context"),
     Station(_RUNTIME + "cuda.driver", "LibraryDriver.copy_on_device", "driver: copy on device"),
@@ -191,7 +191,7 @@ class CallCounter:
             ("http.http1_connection", "Http1Connection.buffer_updated"),
             ("grpc.connection", "GrpcConnection.data_received"),
             ("executor.channel_instance", "FramedInstance.execute"),
-            ("python_backend.execution", "ModelExecution.run"),
+            ("python_backend.model_backend", "ModelExecution.run"),
         ):
             if module.__name__.endswith("." + name):
                 owner_name, function_name = function.split(".")

@@ -62,8 +62,8 @@ PURE = tuple(
     f"tests/{folder}/test_{name}.py"
     for folder, names in {
         "benchmarks": (
-            "generator_loads", "large_client", "ray_loads", "reports", "servers",
-            "shared_memory_loads", "stream_client", "stream_loads", "table", "turns",
+            "generator_loads", "large_client", "profile_stations", "ray_loads", "reports",
+            "servers", "shared_memory_loads", "stream_client", "stream_loads", "table", "turns",
         ),
         "chaos": ("chaos_parts",),
         "cluster": (

@@ -75,7 +75,7 @@ def test_story_of_a_server_that_requires_signatures(start, copies, tmp_path):
     assert eventually(lambda: server.serves("good"))
     assert server.infer("good", 1.0) == [2.0]
     assert "Extra files found in model 'evil': 1/helper.py" in server.index()["evil"]["reason"]
-    assert copied(copies) == ["good"]
+    assert eventually(lambda: copied(copies) == ["good"])
     assert not list((repository / "good").rglob("__pycache__"))
 
     refused = server.load("evil")

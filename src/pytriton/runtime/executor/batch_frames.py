@@ -34,7 +34,7 @@ from pytriton.runtime.transport.frames import Execute
 from pytriton.runtime.transport.peer_account import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from pytriton.base.errors import ServerError
     from pytriton.base.messages import (
@@ -46,7 +46,12 @@ if TYPE_CHECKING:
         InferTensor,
     )
     from pytriton.runtime.executor.columns import ChunkRun
-    from pytriton.runtime.executor.inference import Instance, ModelLabels, RunningBatch
+    from pytriton.runtime.executor.inference import (
+        Inference,
+        Instance,
+        ModelLabels,
+        RunningBatch,
+    )
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.frames import BatchResult, ResponseItem
     from pytriton.runtime.transport.refs import TensorRef
@@ -73,7 +78,7 @@ class TensorReader:
             else:
                 outputs = _device_outputs(received, request, frame.outputs)
             return [Outcome(0, self._response(request, outputs))]
-        return self._split(received, frame, batch)
+        return self._split(received, frame, batch, range(len(batch.inferences)))
 
     def reshape(self, outputs: list[TensorRef]) -> None:
         """Give outputs the shapes that clients see.
@@ -108,14 +113,21 @@ class TensorReader:
             labels.name, labels.version, request.fields.id, outputs, item.parameters
         )
 
-    def _split(self, received: Received, frame: BatchResult, batch: RunningBatch) -> list[Outcome]:
-        requests = [inference.request for inference in batch.inferences]
-        rows = [request.rows for request in requests]
-        outputs = [split_output(received, ref, rows) for ref in frame.outputs]
-        parts = zip(*outputs, strict=True) if outputs else repeat((), len(rows))
+    def _split(
+        self,
+        received: Received,
+        frame: BatchResult,
+        batch: RunningBatch,
+        positions: Sequence[int],
+    ) -> list[Outcome]:
+        """Returns the outcomes of the requests at these positions."""
+        inferences = batch.inferences
+        rows = [inference.request.rows for inference in inferences]
+        outputs = [split_output(received, ref, rows, positions) for ref in frame.outputs]
+        parts = zip(*outputs, strict=True) if outputs else repeat((), len(positions))
         return [
-            Outcome(position, self._response(request, list(tensors)))
-            for position, (request, tensors) in enumerate(zip(requests, parts, strict=True))
+            Outcome(position, self._response(inferences[position].request, list(tensors)))
+            for position, tensors in zip(positions, parts, strict=True)
         ]
 
     def _answer_runs(self, received: Received, frame: BatchResult, batch: RunningBatch) -> bool:
@@ -137,14 +149,10 @@ class TensorReader:
     ) -> list[Outcome]:
         """Returns the outcomes of the requests that are no members of chunks."""
         inferences = batch.inferences
-        others = [each for each in inferences if each.chunk is None]
-        if all(each.sink is CLOSED_SINK and each.owner is None for each in set(others)):
-            return []  # null requests have no client
-        return [
-            outcome
-            for outcome in self._split(received, frame, batch)
-            if inferences[outcome.position].chunk is None
-        ]
+        others = [position for position, each in enumerate(inferences) if each.chunk is None]
+        if all(_is_null(inferences[position]) for position in others):
+            return []
+        return self._split(received, frame, batch, others)
 
     def _response(self, request: InferRequest, outputs: list[InferTensor]) -> InferResponse:
         labels = self._labels
@@ -160,6 +168,11 @@ class TensorReader:
         if ledger is None or request.device_wish is None:
             raise ProtocolError("expected outputs on the host, got some in GPU memory")
         return ledger.take_all(exports)
+
+
+def _is_null(inference: Inference) -> bool:
+    """Returns whether a request has no client, as those that fill batches of sequences."""
+    return inference.sink is CLOSED_SINK and inference.owner is None
 
 
 def _device_outputs(

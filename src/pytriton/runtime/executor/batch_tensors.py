@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -144,8 +145,13 @@ def split_rows(
     return bursts
 
 
-def split_output(received: Received, ref: TensorRef, rows: list[int]) -> list[InferTensor]:
-    """Returns the parts of an output of a whole batch; `rows` has those of each request."""
+def split_output(
+    received: Received, ref: TensorRef, rows: list[int], positions: Iterable[int]
+) -> list[InferTensor]:
+    """Returns the parts of an output of a whole batch that are for the requests at `positions`.
+
+    `rows` has the rows of each request of the batch.
+    """
     dtype, name, tail = BY_NUMBER[ref.dtype], ref.name, ref.shape[1:]
     buffer = _bytes_of(received, ref, dtype)
     count = sum(rows)
@@ -158,14 +164,14 @@ def split_output(received: Received, ref: TensorRef, rows: list[int]) -> list[In
     else:
         row_bytes = ref.size // count if count else 0
         sizes = [each * row_bytes for each in rows]
+    starts = [0, *accumulate(sizes)]
     row_shape = (1, *tail)
     tensors = []
-    start = 0
-    for each, size in zip(rows, sizes, strict=True):
-        end = start + size
+    for position in positions:
+        each = rows[position]
         shape = row_shape if each == 1 else (each, *tail)
-        tensors.append(InferTensor(name, dtype, shape, buffer[start:end]))
-        start = end
+        data = buffer[starts[position] : starts[position + 1]]
+        tensors.append(InferTensor(name, dtype, shape, data))
     return tensors
 
 
