@@ -338,54 +338,22 @@ def _increment_error(window: int, increment: int) -> Http2ErrorCode | None:
     return None
 
 
-def take_requests(  # noqa: C901  one pass: a call for each request would take 1.2 % more
-    core: ConnectionCore, decoder: HeaderDecoder, data: bytes
-) -> int:
+def take_requests(core: ConnectionCore, decoder: HeaderDecoder, data: bytes) -> int:
     """Handle the requests that `data`, which begins with a frame, begins with.
 
-    They are those whose frames are the ones of most clients: HEADERS, and DATA with all of the
-    body. Clients of gRPC's C core send WINDOW_UPDATE before the DATA of each request, and after it.
+    Clients of gRPC's C core send WINDOW_UPDATE before the DATA of each request, and after it.
 
     Returns:
         Where the last of them ends; 0 if there is none.
     """
     streams, limits = core.streams, core.limits
-    end = len(data)
     at = updates = 0
-    stop = min(end - 2 * _HEADER_BYTES, _REQUEST_BYTES)
+    stop = min(len(data) - 2 * _HEADER_BYTES, _REQUEST_BYTES)
     while at < stop:
-        length_and_kind, flags, stream_id = _unpack_header(data, at)
-        data_at = at + _HEADER_BYTES + (length_and_kind >> 8)
-        if (
-            length_and_kind & 0xFF != frames.HEADERS
-            or flags != frames.END_HEADERS
-            or data_at + _HEADER_BYTES > end
-            or stream_id <= streams.last_id
-            or stream_id > frames.MAX_STREAM_ID
-            or not stream_id & 1
-        ):
+        found = _find_request(core, data, at)
+        if found is None:
             break
-        block = data[at + _HEADER_BYTES : data_at]
-        send_window = core.peer.initial_window
-        increment = 0
-        length_and_kind, flags, data_stream = _unpack_header(data, data_at)
-        if length_and_kind == _WINDOW_UPDATE:
-            increment = _window_update(data, data_at, stream_id, send_window)
-            send_window += increment
-            data_at += _WINDOW_UPDATE_BYTES
-            if not increment or data_at + _HEADER_BYTES > end:
-                break
-            length_and_kind, flags, data_stream = _unpack_header(data, data_at)
-        size = length_and_kind >> 8
-        body_at = data_at + _HEADER_BYTES
-        if (
-            length_and_kind & 0xFF != frames.DATA
-            or flags != frames.END_STREAM
-            or data_stream != stream_id
-            or body_at + size > end
-            or size >= VIEW_BYTES
-        ):
-            break
+        stream_id, block, body_at, size, increment = found
         known = decoder.known_request(block)
         head = decoder.peek_request(block) if known is None else known
         # Whatever is wrong or over a limit is left to `Receiver`, which finds the error.
@@ -406,7 +374,7 @@ def take_requests(  # noqa: C901  one pass: a call for each request would take 1
             stream_id,
             _HALF_CLOSED_REMOTE,
             limits.stream_window_bytes - size,
-            send_window,
+            core.peer.initial_window + increment,
             unacknowledged=size,
         )
         at = body_at + size
@@ -423,6 +391,48 @@ def take_requests(  # noqa: C901  one pass: a call for each request would take 1
     if updates:
         core.charge(work.WINDOW_UPDATE, updates)
     return at
+
+
+def _find_request(
+    core: ConnectionCore, data: bytes, at: int
+) -> tuple[int, bytes, int, int, int] | None:
+    """Returns a request that begins here, if its frames are those of most clients.
+
+    That is: its stream, the block of its head, where its body begins, the size of that, and the
+    increment of a WINDOW_UPDATE between the two; 0 if there is none.
+    """
+    end = len(data)
+    length_and_kind, flags, stream_id = _unpack_header(data, at)
+    data_at = at + _HEADER_BYTES + (length_and_kind >> 8)
+    if (
+        length_and_kind & 0xFF != frames.HEADERS
+        or flags != frames.END_HEADERS
+        or data_at + _HEADER_BYTES > end
+        or stream_id <= core.streams.last_id
+        or stream_id > frames.MAX_STREAM_ID
+        or not stream_id & 1
+    ):
+        return None
+    block = data[at + _HEADER_BYTES : data_at]
+    increment = 0
+    length_and_kind, flags, data_stream = _unpack_header(data, data_at)
+    if length_and_kind == _WINDOW_UPDATE:
+        increment = _window_update(data, data_at, stream_id, core.peer.initial_window)
+        data_at += _WINDOW_UPDATE_BYTES
+        if not increment or data_at + _HEADER_BYTES > end:
+            return None
+        length_and_kind, flags, data_stream = _unpack_header(data, data_at)
+    size = length_and_kind >> 8
+    body_at = data_at + _HEADER_BYTES
+    if (
+        length_and_kind & 0xFF != frames.DATA
+        or flags != frames.END_STREAM
+        or data_stream != stream_id
+        or body_at + size > end
+        or size >= VIEW_BYTES
+    ):
+        return None
+    return stream_id, block, body_at, size, increment
 
 
 def _window_update(data: bytes, at: int, stream_id: int, window: int) -> int:
